@@ -1,0 +1,48 @@
+"""What the guest says no with: a code of `sandbox/errors.py` and a sentence."""
+
+import errno
+from typing import Dict
+
+_CODES: Dict[int, str] = {
+    errno.ENOENT: "not_found",
+    errno.EEXIST: "already_exists",
+    errno.EISDIR: "is_directory",
+    errno.ENOTDIR: "not_directory",
+    errno.ENOTEMPTY: "directory_not_empty",
+    errno.EACCES: "permission_denied",
+    errno.EPERM: "permission_denied",
+    errno.EROFS: "permission_denied",
+    errno.ENOSPC: "no_space",
+    errno.EDQUOT: "no_space",
+    errno.EFBIG: "too_large",
+    errno.ELOOP: "too_many_links",
+    errno.ENAMETOOLONG: "invalid_path",
+    errno.EINVAL: "invalid_argument",
+}
+
+_SENTENCES: Dict[str, str] = {
+    "not_found": "{path}: there is no such file or directory",
+    "already_exists": "{path}: already exists",
+    "is_directory": "{path}: is a directory, not a file",
+    "not_directory": "{path}: is not a directory",
+    "directory_not_empty": "{path}: the directory is not empty; delete it recursively",
+    "permission_denied": "{path}: permission denied ({reason})",
+    "no_space": "{path}: no space left; delete files or ask for a larger sandbox",
+    "too_large": "{path}: too large",
+    "too_many_links": "{path}: too many levels of symbolic links",
+    "invalid_path": "{path}: the name is too long",
+    "invalid_argument": "{path}: invalid argument",
+    "io_failed": "{path}: {reason}",
+}
+
+
+class Refusal(Exception):
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def from_os_error(error: OSError, path: str) -> Refusal:
+    code = _CODES.get(error.errno or 0, "io_failed")
+    return Refusal(code, _SENTENCES[code].format(path=path, reason=error.strerror or type(error).__name__))
