@@ -1,0 +1,55 @@
+"""The state directory, and the lock that keeps two set-ups from doing the same thing at once."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from gateway.bootstrap import say
+from gateway.bootstrap.failure import Exit, SetupFailed
+
+
+def state_dir(environ: Mapping[str, str], *, uid: int) -> Path:
+    """Where uv, the engine's data, its log and the image cache live.
+
+    `BOATYARD_STATE_DIR` if set; `/var/lib/boatyard` for root; else below `XDG_STATE_HOME`.
+    """
+    chosen = environ.get("BOATYARD_STATE_DIR")
+    if chosen:
+        return Path(chosen).absolute()
+    if uid == 0:
+        return Path("/var/lib/boatyard")
+    home = environ.get("XDG_STATE_HOME")
+    return (Path(home) if home else Path(environ.get("HOME", "/")) / ".local/state") / "boatyard"
+
+
+def this_state_dir() -> Path:
+    """The state directory of this process, made if it is not there.
+
+    Raises: SetupFailed if it cannot be made or written.
+    """
+    path = state_dir(os.environ, uid=os.geteuid())
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o755)
+        writable = os.access(path, os.W_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        raise SetupFailed(
+            Exit.NEEDS_ROOT,
+            f"{path} cannot be written: set BOATYARD_STATE_DIR to a directory that can, or run as root",
+        )
+    return path
+
+
+@contextlib.contextmanager
+def locked(directory: Path, name: str) -> Iterator[None]:
+    """Hold the lock `name`; another set-up that has it is waited for, and that is said."""
+    with (directory / f"{name}.lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say.line(name, "waiting for another set-up on this machine to finish the same step")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
