@@ -44,9 +44,7 @@ def _request(host: str, method: str, path: str, timeout_s: float) -> tuple[int, 
         connection: http.client.HTTPConnection = _UnixConnection(unix, timeout_s)
     else:
         parts = urlsplit(host)
-        connection = http.client.HTTPConnection(
-            parts.hostname or "localhost", parts.port or 2375, timeout=timeout_s
-        )
+        connection = http.client.HTTPConnection(parts.hostname or "localhost", parts.port or 2375, timeout=timeout_s)
     try:
         connection.request(method, path)
         response = connection.getresponse()

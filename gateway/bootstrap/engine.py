@@ -160,9 +160,7 @@ def _start(directory: Path) -> None:
         save_record(directory / "engine.json", identity)
         if _answers_within(identity, _START_TIMEOUT_S, process):
             if network:
-                say.line(
-                    "engine", f"the kernel lacks what the default network needs; started with {' '.join(network)}"
-                )
+                say.line("engine", f"the kernel lacks what the default network needs; started with {' '.join(network)}")
             return
         stop(identity, grace_s=_STOP_GRACE_S)
         process.wait()
@@ -219,13 +217,9 @@ def down(state: Path) -> None:
             say.line("down", f"removed {n_removed} container(s) labelled {docker_api.LABEL}")
         record = load_record(directory / "engine.json")
         if record is not None and is_alive(record):
-            n_left = (
-                docker_api.n_running(docker_api.DEFAULT_HOST) if host == docker_api.DEFAULT_HOST and answers else 0
-            )
+            n_left = docker_api.n_running(docker_api.DEFAULT_HOST) if host == docker_api.DEFAULT_HOST and answers else 0
             if n_left:
-                say.line(
-                    "down", f"{n_left} container(s) that are not ours run on without the engine (live-restore)"
-                )
+                say.line("down", f"{n_left} container(s) that are not ours run on without the engine (live-restore)")
             say.line("down", f"stopping the engine that set-up started (pid {record.pid})")
             if not stop(record, grace_s=_STOP_GRACE_S):
                 say.line("down", f"it did not stop within {_STOP_GRACE_S:.0f} s and was killed")

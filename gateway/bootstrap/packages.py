@@ -3,7 +3,7 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 from gateway.bootstrap import say
@@ -79,7 +79,7 @@ def apt_install(step: str, packages: Sequence[str], why: str, *, logs: Path) -> 
 
 
 @contextlib.contextmanager
-def _no_services() -> Iterator[None]:
+def _no_services() -> Generator[None]:
     """Deny package scripts the start of services, so that apt does not start an engine of its own."""
     if _POLICY.exists():
         yield

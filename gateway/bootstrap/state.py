@@ -3,7 +3,7 @@
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 
 from gateway.bootstrap import say
@@ -44,7 +44,7 @@ def this_state_dir() -> Path:
 
 
 @contextlib.contextmanager
-def locked(directory: Path, name: str) -> Iterator[None]:
+def locked(directory: Path, name: str) -> Generator[None]:
     """Hold the lock `name`; another set-up that has it is waited for, and that is said."""
     with (directory / f"{name}.lock").open("a") as file:
         try:

@@ -73,9 +73,7 @@ def up(root: Path, state: Path) -> None:
         env = uv_environment(os.environ, _pip_config())
         python = str(venv / "bin/python")
         if not (venv / "bin/python").exists():
-            _uv_run(
-                [uv, "venv", "--no-config", "--allow-existing", "--python", sys.executable, str(venv)], env, state
-            )
+            _uv_run([uv, "venv", "--no-config", "--allow-existing", "--python", sys.executable, str(venv)], env, state)
         _uv_run([uv, "pip", "sync", "--no-config", "--require-hashes", "--python", python, str(pins)], env, state)
         # The build backend is one of the pins, so that nothing unpinned is fetched to build ourselves.
         editable = ["--no-build-isolation", "--no-deps", "--editable", str(root)]
@@ -101,9 +99,7 @@ def _uv(state: Path) -> str:
         if _is_current(home, wanted) and uv.exists():
             return str(uv)
         if importlib.util.find_spec("ensurepip") is None:
-            packages.apt_install(
-                "uv", ["python3-venv"], "this Python cannot make virtual environments", logs=state
-            )
+            packages.apt_install("uv", ["python3-venv"], "this Python cannot make virtual environments", logs=state)
         say.line("uv", f"installing uv into {home}, to install the dependencies by their hashes")
         make = [sys.executable, "-m", "venv", "--clear", str(home)]
         code, output = say.run_quietly("uv", make, log=state / "uv.log")
@@ -114,9 +110,7 @@ def _uv(state: Path) -> str:
                 detail=say.tail(output),
             )
         install = [str(home / "bin/python"), "-m", "pip", "install", "--disable-pip-version-check"]
-        code, output = say.run_quietly(
-            "uv", [*install, "--require-hashes", "-r", str(_UV_PIN)], log=state / "uv.log"
-        )
+        code, output = say.run_quietly("uv", [*install, "--require-hashes", "-r", str(_UV_PIN)], log=state / "uv.log")
         if code != 0:
             raise SetupFailed(
                 Exit.DOWNLOAD_FAILED,
