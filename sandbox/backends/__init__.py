@@ -1,0 +1,3 @@
+"""Where a guest can be started: one package or file per kind of place."""
+
+__all__: list[str] = []
