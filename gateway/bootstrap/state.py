@@ -3,25 +3,12 @@
 import contextlib
 import fcntl
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from pathlib import Path
 
 from gateway.bootstrap import say
 from gateway.bootstrap.failure import Exit, SetupFailed
-
-
-def state_dir(environ: Mapping[str, str], *, uid: int) -> Path:
-    """Where uv, the engine's data, its log and the image cache live.
-
-    `BOATYARD_STATE_DIR` if set; `/var/lib/boatyard` for root; else below `XDG_STATE_HOME`.
-    """
-    chosen = environ.get("BOATYARD_STATE_DIR")
-    if chosen:
-        return Path(chosen).absolute()
-    if uid == 0:
-        return Path("/var/lib/boatyard")
-    home = environ.get("XDG_STATE_HOME")
-    return (Path(home) if home else Path(environ.get("HOME", "/")) / ".local/state") / "boatyard"
+from sandbox.state import state_dir
 
 
 def this_state_dir() -> Path:

@@ -204,7 +204,6 @@ class Engine:
                 labels=dict(labels),
                 mounts=mounts,
                 tmpfs=dict(tmpfs),
-                init=True,
                 use_config_proxy=False,
             )
             container.start()
