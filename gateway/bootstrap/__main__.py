@@ -15,7 +15,7 @@ STEPS = ("venv", "engine", "image", "all", "down", "status")
 
 def _image(root: Path) -> None:
     boatyard = root / ".venv/bin/boatyard"
-    done = subprocess.run([str(boatyard), "images", "build", "base", "--quiet-if-cached"], check=False)
+    done = subprocess.run([str(boatyard), "images", "build", "base", "--quiet"], check=False)
     if done.returncode != 0:
         raise SetupFailed(Exit.IMAGE_FAILED, "the base image could not be built; what failed is said above")
 

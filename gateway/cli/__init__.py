@@ -1,0 +1,27 @@
+"""The command line, `boatyard …`. Turns what goes wrong into one line and an exit code; each command has its file."""
+
+import sys
+
+import typer
+
+from gateway.cli.images import images
+from sandbox.errors import SandboxError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+app.add_typer(images, name="images")
+
+
+@app.callback()
+def boatyard() -> None:
+    """Sealed containers for coding agents."""
+
+
+def main() -> None:
+    """The entry point of the `boatyard` script."""
+    try:
+        app()
+    except SandboxError as error:
+        print(f"boatyard: {error.message} [{error.code}]", file=sys.stderr)
+        sys.exit(1)
