@@ -166,7 +166,7 @@ def file_filter(pattern: Optional[str]) -> Callable[[Sequence[str]], bool]:
         return lambda names: True
     glob = Glob(pattern)
     if "/" in pattern:
-        return lambda names: glob.matches(names)
+        return glob.matches
     return lambda names: glob.matches(names[-1:])
 
 
