@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from gateway.bootstrap import docker_api, packages, say
 from gateway.bootstrap.failure import Exit, SetupFailed
-from gateway.bootstrap.process import ProcessIdentity, identify, is_alive, program_of, stop
+from gateway.bootstrap.process import PROC, ProcessIdentity, identify, is_alive, program_of, stop
 from gateway.bootstrap.state import locked
 
 _START_TIMEOUT_S = 60.0
@@ -68,7 +68,7 @@ def save_record(path: Path, identity: ProcessIdentity) -> None:
     new.replace(path)
 
 
-def forget_dead(directory: Path) -> None:
+def forget_dead(directory: Path, proc: Path = PROC) -> None:
     """Remove what a killed engine left that would stop the next one from starting.
 
     dockerd believes any live process whose number is in its pid files: after a reboot, or a clean-up that ends all
@@ -84,7 +84,7 @@ def forget_dead(directory: Path) -> None:
             continue
         except (OSError, ValueError):
             pid = 0
-        if program_of(pid) != program:
+        if program_of(pid, proc) != program:
             pid_file.unlink(missing_ok=True)
 
 
