@@ -10,12 +10,14 @@ what to create.
 
 import contextlib
 import os
+import socket
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NewType, TypeVar, cast
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.from_thread
@@ -121,6 +123,7 @@ class Engine:
         limit_s = CALL_TIMEOUT_S if timeout_s <= CALL_TIMEOUT_S else SLOW_CALL_TIMEOUT_S
         with self._clients_lock:
             if limit_s not in self._clients:
+                _probe(self.host)
                 environment = {**os.environ, "DOCKER_HOST": self.host}
                 self._clients[limit_s] = docker.from_env(
                     timeout=int(limit_s), max_pool_size=self._n_calls, environment=environment
@@ -218,9 +221,13 @@ class Engine:
 
         def do(client: DockerClient) -> int:
             created = client.api.exec_create(container, list(argv), environment=dict(env), user="0:0", workdir="/")
-            stream = cast("Iterator[bytes]", client.api.exec_start(created["Id"], stream=True))
-            for line in _lines(stream):
-                anyio.from_thread.run_sync(on_line, line)
+            stream = client.api.exec_start(created["Id"], stream=True)
+            try:
+                for line in _lines(cast("Iterator[bytes]", stream)):
+                    anyio.from_thread.run_sync(on_line, line)
+            finally:
+                # The stream's own close() leaves the descriptor to the garbage collector.
+                cast("Any", stream)._response.close()
             done = client.api.exec_inspect(created["Id"])
             return int(done["ExitCode"])
 
@@ -266,6 +273,15 @@ def translated(doing: str) -> Generator[None]:
         if type(error).__module__.partition(".")[0] in ("urllib3", "http"):
             raise EngineUnavailable(f"cannot {doing}: the engine's answer broke off ({error})") from error
         raise
+
+
+def _probe(host: str) -> None:
+    """Raises: OSError if nobody listens there. The SDK would find out too, but leaks the socket it tried with."""
+    address = urlsplit(host)
+    if address.scheme == "unix":
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(10.0)
+            probe.connect(address.path)
 
 
 def _not_found(doing: str, error: docker.errors.NotFound) -> SandboxError:
