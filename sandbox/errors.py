@@ -7,6 +7,7 @@ SandboxError                     code, retryable, context
 │   ├── PathEscapes              path_escapes       `..` or a symlink leads out of the tree
 │   ├── UnknownUser              unknown_user
 │   ├── UserNotAllowed           user_not_allowed
+│   ├── TooManyUnacknowledged    too_many_unacknowledged
 │   └── NotSupported             not_supported      this backend, image or peer cannot do it
 ├── FileError                    a file operation the sandbox refused; the message names the path
 │   ├── NotFound                 not_found
@@ -83,6 +84,10 @@ class UnknownUser(BadRequest):
 
 class UserNotAllowed(BadRequest):
     code = "user_not_allowed"
+
+
+class TooManyUnacknowledged(BadRequest):
+    code = "too_many_unacknowledged"
 
 
 class NotSupported(BadRequest):

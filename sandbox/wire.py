@@ -143,7 +143,7 @@ class MarkerScanner:
 class SessionDecoder:
     """The guest's end: frames of the current session, restarted by any marker with the pinned key.
 
-    Yields `None` for a new session (a HELLO frame follows) and `DESYNC_SEEN` where the boundary was lost.
+    Yields `DESYNC_SEEN` where the boundary was lost. A HELLO frame is to be answered with `settle`.
     """
 
     DESYNC_SEEN = Frame(0, DESYNC, 0, b"")
@@ -154,23 +154,29 @@ class SessionDecoder:
         self._buffer = bytearray()
         self._tail = b""
         self._tag: Optional[int] = None
+        self._previous_tag: Optional[int] = None
         self._old_tags: List[int] = []
         self._synced = False
 
-    def feed(self, data: bytes) -> Iterator[Optional[Frame]]:
+    def feed(self, data: bytes) -> Iterator[Frame]:
         if self.key is None:
             if not self._first_marker(data):
-                return
-            yield None
+                return iter(())
         else:
             at = self._find_marker(data)
             if at >= 0:
                 self._restart(data[at:])
-                yield None
             else:
                 self._buffer += data
-        for found in self._frames():
-            yield found
+        return self._frames()
+
+    def settle(self, *, accepted: bool) -> None:
+        """Whether the session that the last marker began is the one to listen to from now on."""
+        stale = self._previous_tag if accepted else self._tag
+        if not accepted:
+            self._tag = self._previous_tag
+        if stale is not None:
+            self._old_tags = [*self._old_tags[-7:], stale]
 
     def _first_marker(self, data: bytes) -> bool:
         self._buffer += data
@@ -197,7 +203,7 @@ class SessionDecoder:
 
     def _restart(self, rest: bytes) -> None:
         if self._tag is not None:
-            self._old_tags = [*self._old_tags[-7:], self._tag]
+            self._previous_tag = self._tag
         self._tag = None
         self._synced = True
         self._buffer = bytearray(rest)

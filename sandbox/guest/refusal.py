@@ -18,6 +18,7 @@ _CODES: Dict[int, str] = {
     errno.ELOOP: "too_many_links",
     errno.ENAMETOOLONG: "invalid_path",
     errno.EINVAL: "invalid_argument",
+    errno.EXDEV: "cross_device",
 }
 
 _SENTENCES: Dict[str, str] = {
@@ -32,6 +33,7 @@ _SENTENCES: Dict[str, str] = {
     "too_many_links": "{path}: too many levels of symbolic links",
     "invalid_path": "{path}: the name is too long",
     "invalid_argument": "{path}: invalid argument",
+    "cross_device": "{path}: on another file system",
     "io_failed": "{path}: {reason}",
 }
 

@@ -1,3 +1,5 @@
-"""Sandboxes as containers of a Docker engine, and the images they start from."""
+"""Sandboxes on a Docker engine."""
 
-__all__: list[str] = []
+from sandbox.backends.docker.backend import DockerBackend
+
+__all__ = ["DockerBackend"]

@@ -1,0 +1,213 @@
+"""Sandboxes on a Docker engine: one container each, the guest as its PID 1, its attach stream as the wire."""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, cast
+
+from sandbox import guest_archive
+from sandbox.backends.docker import container, images
+from sandbox.backends.docker.attach import AttachStream
+from sandbox.backends.docker.engine import Engine, ImageId
+from sandbox.client.link import HELLO_TIMEOUT_S, LEASE_S, Link
+from sandbox.client.sandbox import GuestSandbox
+from sandbox.errors import (
+    CannotCreate,
+    EngineError,
+    ImageUnsuitable,
+    SandboxError,
+    SandboxLost,
+    SandboxNotFound,
+)
+from sandbox.state import state_dir
+from sandbox.types import SandboxId, SandboxInfo, SandboxSpec
+from sandbox.watchdog import Watchdog
+
+_START_TIMEOUT_S = 60.0
+_CLEAN_UP_S = 30.0
+_IMAGE_CACHE_S = 30.0
+_TOO_OLD = 78
+
+
+class DockerBackend:
+    """Made by `open`, which closes it. Sandboxes outlive it unless they are destroyed."""
+
+    name = "docker"
+
+    def __init__(self, engine: Engine, *, lease_s: float = LEASE_S) -> None:
+        self.engine = engine
+        self._lease_s = lease_s
+        self._watchdog = Watchdog()
+        self._images: dict[str, tuple[float, ImageId]] = {}
+        self._guest_path: str | None = None
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(cls, host: str | None = None, *, lease_s: float = LEASE_S) -> AsyncGenerator["DockerBackend"]:
+        """Connects to the engine at `host`, by default `DOCKER_HOST` or the machine's own. Raises: EngineUnavailable."""
+        async with Engine.connect(host) as engine:
+            backend = cls(engine, lease_s=lease_s)
+            try:
+                yield backend
+            finally:
+                await backend.close()
+
+    async def create(self, spec: SandboxSpec) -> GuestSandbox:
+        """Raises: EngineUnavailable, ImageNotFound, ImageUnsuitable, CannotCreate."""
+        image = await self._image(spec.image)
+        guest = guest_archive.build()
+        sandbox_id = SandboxId(secrets.token_hex(8))
+        key = secrets.token_bytes(16)
+        labels = container.labels(sandbox_id, spec, key=key, digest=image, guest_hash=guest.hash)
+        body = container.config(spec, image=image, guest=await self._guest(), container_labels=labels)
+        try:
+            await self._create_container(sandbox_id, body)
+            link = await self._first_link(sandbox_id, spec, key)
+        except BaseException:
+            await self._remove_quietly(sandbox_id)
+            raise
+        return self._sandbox(link, sandbox_id, created=True)
+
+    async def connect(self, sandbox_id: SandboxId, *, epoch: int | None = None) -> GuestSandbox:
+        """Raises: SandboxNotFound, SandboxLost, LeaseLost, EngineUnavailable."""
+        found = await self._inspect(sandbox_id)
+        if not found["State"].get("Running"):
+            raise SandboxLost(f"the sandbox {sandbox_id} has ended ({_how_it_ended(found)}); create a new one")
+        key = bytes.fromhex(found["Config"]["Labels"][container.KEY])
+        stream = await self._attach(sandbox_id)
+        # A former peer that hangs may clog the stream until its own lease is over.
+        timeout_s = HELLO_TIMEOUT_S + self._lease_s
+        link = await self._link(stream, key, epoch=epoch, timeout_s=timeout_s)
+        return self._sandbox(link, sandbox_id, created=False)
+
+    async def list(self, labels: Mapping[str, str] | None = None) -> list[SandboxInfo]:
+        filters = {"label": container.label_filter(labels or {})}
+        rows = await self.engine.call(
+            lambda client: cast("list[dict[str, Any]]", client.api.containers(all=True, filters=filters)),
+            doing="list sandboxes",
+        )
+        return [container.info(row) for row in rows if container.ID in (row.get("Labels") or {})]
+
+    async def destroy(self, sandbox_id: SandboxId) -> None:
+        await self.engine.remove_container(container.name_of(sandbox_id))
+
+    async def close(self) -> None:
+        await self._watchdog.close()
+
+    # How a container comes to life
+
+    async def _image(self, reference: str) -> ImageId:
+        cached = self._images.get(reference)
+        if cached is not None and time.monotonic() - cached[0] < _IMAGE_CACHE_S:
+            return cached[1]
+        image = await images.ensure(self.engine, reference)
+        self._images[reference] = (time.monotonic(), image)
+        return image
+
+    async def _guest(self) -> str:
+        if self._guest_path is None:
+            directory = state_dir(os.environ, uid=os.getuid()) / "guest"
+            self._guest_path = str(await asyncio.to_thread(guest_archive.build().write_to, directory))
+        return self._guest_path
+
+    async def _create_container(self, sandbox_id: SandboxId, body: dict[str, Any]) -> None:
+        try:
+            await self.engine.call(
+                lambda client: client.api.create_container_from_config(body, container.name_of(sandbox_id)),
+                doing="create a sandbox",
+            )
+        except EngineError as error:
+            raise _why_not(error) from error
+
+    async def _first_link(self, sandbox_id: SandboxId, spec: SandboxSpec, key: bytes) -> Link:
+        """Attached before it starts, so that the hello waits for the guest and not the other way round."""
+        stream = await self._attach(sandbox_id)
+        config = container.guest_config(spec)
+        linking = asyncio.create_task(self._link(stream, key, config=config, timeout_s=_START_TIMEOUT_S))
+        try:
+            await self.engine.call(
+                lambda client: client.api.start(container.name_of(sandbox_id)), doing="start a sandbox"
+            )
+            async with asyncio.timeout(HELLO_TIMEOUT_S * 2):
+                return await linking
+        except EngineError as error:
+            raise _why_not(error) from error
+        except (SandboxLost, TimeoutError) as error:
+            raise await self._stillborn(sandbox_id, stream, error) from None
+        finally:
+            linking.cancel()
+            with contextlib.suppress(BaseException):
+                await linking
+
+    async def _attach(self, sandbox_id: SandboxId) -> AttachStream:
+        return await AttachStream.open(
+            self.engine.host, container.name_of(sandbox_id), watchdog=self._watchdog, lease_s=self._lease_s
+        )
+
+    async def _link(
+        self,
+        stream: AttachStream,
+        key: bytes,
+        *,
+        epoch: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        timeout_s: float,
+    ) -> Link:
+        return await Link.connect(
+            stream,
+            key=key,
+            epoch=epoch,
+            config=config,
+            timeout_s=timeout_s,
+            lease_s=self._lease_s,
+            heartbeat=self._watchdog.beat,
+        )
+
+    def _sandbox(self, link: Link, sandbox_id: SandboxId, *, created: bool) -> GuestSandbox:
+        return GuestSandbox(link, sandbox_id, created=created, destroy=lambda: self.destroy(sandbox_id))
+
+    async def _inspect(self, sandbox_id: SandboxId) -> dict[str, Any]:
+        try:
+            return await self.engine.call(
+                lambda client: cast("dict[str, Any]", client.api.inspect_container(container.name_of(sandbox_id))),
+                doing=f"find the sandbox {sandbox_id}",
+            )
+        except SandboxNotFound:
+            raise SandboxNotFound(f"there is no sandbox {sandbox_id}; it was destroyed or never created") from None
+
+    async def _stillborn(self, sandbox_id: SandboxId, stream: AttachStream, error: BaseException) -> SandboxError:
+        """Why a container that started never said hello."""
+        said = stream.stderr.decode(errors="replace").strip().splitlines()
+        last = said[-1] if said else str(error)
+        with contextlib.suppress(SandboxError):
+            found = await self._inspect(sandbox_id)
+            if found["State"].get("ExitCode") == _TOO_OLD:
+                return ImageUnsuitable(f"the image's python3 is too old ({last}); add Python 3.8 or later to the image")
+            last = f"{last}; {_how_it_ended(found)}"
+        return CannotCreate(f"the sandbox did not come to life: {last}")
+
+    async def _remove_quietly(self, sandbox_id: SandboxId) -> None:
+        removing = asyncio.ensure_future(self.destroy(sandbox_id))
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(_CLEAN_UP_S):
+                await asyncio.shield(removing)
+
+
+def _how_it_ended(found: Mapping[str, Any]) -> str:
+    state = found["State"]
+    if state.get("Running"):
+        return "it is running"
+    reason = "out of memory" if state.get("OOMKilled") else f"exit code {state.get('ExitCode')}"
+    return f"{reason}, {state['Error']}" if state.get("Error") else reason
+
+
+def _why_not(error: EngineError) -> EngineError:
+    text = error.message.lower()
+    if "python3" in text and ("not found" in text or "no such file" in text):
+        return ImageUnsuitable("the image has no python3; a sandbox needs Python 3.8 or later in its image")
+    if error.retryable is True:
+        return error
+    return CannotCreate(error.message)

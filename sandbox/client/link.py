@@ -1,0 +1,350 @@
+"""A session with a guest over one byte stream: hello, channels, keep-alive. Believes nothing it has not checked."""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sandbox import wire
+from sandbox.client.channel import Channel, Json
+from sandbox.errors import (
+    LeaseLost,
+    OperationTimedOut,
+    SandboxBroken,
+    SandboxError,
+    SandboxLost,
+    from_guest,
+)
+
+LEASE_S = 10.0
+HELLO_TIMEOUT_S = 5.0
+CALL_TIMEOUT_S = 60.0
+WINDOW = 1 << 20
+SMALL_WINDOW = 64 << 10
+_RESERVED_CHANNELS = 16
+_MAX_PREAMBLE = 64 << 20
+"""How much of a former session's output is skipped in search of our marker."""
+
+
+class ByteStream(Protocol):
+    """What a backend hands over. `receiver` gets every byte in order, then `lost` once."""
+
+    receiver: "Receiver"
+
+    def write(self, data: bytes) -> None: ...
+    async def drain(self) -> None: ...
+    def close(self) -> None:
+        """Ends it at once, in both directions. Idempotent."""
+        ...
+
+
+class Receiver(Protocol):
+    def received(self, data: bytes) -> None: ...
+    def lost(self, reason: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """What the guest said of itself. Shown to people and compared, never trusted."""
+
+    guest_hash: str
+    boot_id: str
+    epoch: int
+    features: frozenset[str]
+    python: tuple[int, ...]
+
+
+class Link:
+    """Made by `connect`; over when `close` is called, the stream ends or the guest misbehaves."""
+
+    def __init__(self, stream: ByteStream, *, lease_s: float = LEASE_S, heartbeat: Callable[[], None] | None = None) -> None:
+        self.welcome: Welcome | None = None
+        self.ended: SandboxError | None = None
+        self._stream = stream
+        self._lease_s = lease_s
+        self._heartbeat = heartbeat
+        self._nonce = secrets.token_bytes(wire.NONCE_BYTES)
+        self._tag = wire.tag_of(self._nonce)
+        self._scanner: wire.MarkerScanner | None = wire.MarkerScanner(wire.MAGIC + self._nonce)
+        self._n_skipped = 0
+        self._decoder = wire.FrameDecoder(self._tag)
+        self._channels: dict[int, Channel] = {}
+        self._closing: set[int] = set()
+        self._next_channel = 2
+        self._slots = asyncio.Semaphore(wire.MAX_CHANNELS - _RESERVED_CHANNELS)
+        self._reserved = asyncio.Semaphore(_RESERVED_CHANNELS)
+        self._greeted: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
+        self._acknowledge: list[str] = []
+        self._heard_at = time.monotonic()
+        self._keeper: asyncio.Task[None] | None = None
+        self._id_prefix = secrets.token_hex(6)
+        self._n_ids = 0
+        stream.receiver = self
+
+    @classmethod
+    async def connect(
+        cls,
+        stream: ByteStream,
+        *,
+        key: bytes,
+        epoch: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        timeout_s: float = HELLO_TIMEOUT_S,
+        lease_s: float = LEASE_S,
+        heartbeat: Callable[[], None] | None = None,
+    ) -> "Link":
+        """Says hello. `heartbeat` is called while the event loop is alive, several times a lease.
+
+        Raises: SandboxLost (no answer in time, or the stream ended), LeaseLost (stale epoch), SandboxBroken.
+        """
+        link = cls(stream, lease_s=lease_s, heartbeat=heartbeat)
+        try:
+            await link._hello(key, epoch, config, timeout_s)
+        except BaseException:
+            link.close()
+            raise
+        link._keeper = asyncio.create_task(link._keep_alive(), name="guest keep-alive")
+        return link
+
+    async def _hello(self, key: bytes, epoch: int | None, config: Mapping[str, Any] | None, timeout_s: float) -> None:
+        hello = {"protocol": wire.PROTOCOL, "features": [], "epoch": epoch, "nonce": self._nonce.hex()}
+        hello.update(lease_s=self._lease_s, config=dict(config or {}))
+        self._stream.write(
+            wire.MAGIC + key + wire.frame(self._tag, 0, wire.HELLO, wire.pack_json(hello)),
+        )
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await self._greeted
+        except TimeoutError:
+            raise SandboxLost(f"the guest did not answer within {timeout_s:.0f} s; create the sandbox anew") from None
+        self.welcome = _welcome(answer)
+
+    # Requests
+
+    def new_id(self) -> str:
+        self._n_ids += 1
+        return f"{self._id_prefix}-{self._n_ids}"
+
+    def acknowledge_later(self, request_id: str) -> None:
+        """Goes out with the next request, or within a third of the lease."""
+        self._acknowledge.append(request_id)
+
+    def acknowledge(self, request_ids: list[str]) -> None:
+        for at in range(0, len(request_ids), 512):
+            self.send(0, wire.ACK, wire.pack_json({"ids": request_ids[at : at + 512]}))
+
+    @contextlib.asynccontextmanager
+    async def open(
+        self,
+        op: str,
+        request: Mapping[str, Any],
+        *,
+        credit: int = SMALL_WINDOW,
+        refill: bool = True,
+        short: bool = False,
+        data: bytes | None = None,
+        prepare: Callable[[Channel], None] | None = None,
+    ) -> AsyncIterator[Channel]:
+        """A channel for one request; left early, the guest is told that nobody waits any more.
+
+        `data` is sent along, whole, in the same write. `short` requests keep room when 240 long ones are open.
+        """
+        slots = self._reserved if short else self._slots
+        async with slots:
+            channel = self._open(op, request, credit=credit, refill=refill, data=data, prepare=prepare)
+            try:
+                yield channel
+            finally:
+                self._leave(channel)
+
+    async def call(
+        self, op: str, request: Mapping[str, Any], *, timeout_s: float | None = CALL_TIMEOUT_S, short: bool = True
+    ) -> Json:
+        """A request whose answer is small."""
+        async with self.open(op, request, short=short) as channel:
+            return await self.result(channel, op, timeout_s)
+
+    async def result(self, channel: Channel, op: str, timeout_s: float | None) -> Json:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await channel.done
+        except TimeoutError:
+            raise OperationTimedOut(f"{op} took longer than {timeout_s} s; try again or allow it more time") from None
+
+    def _open(
+        self,
+        op: str,
+        request: Mapping[str, Any],
+        *,
+        credit: int,
+        refill: bool,
+        data: bytes | None,
+        prepare: Callable[[Channel], None] | None,
+    ) -> Channel:
+        if self.ended is not None:
+            raise _again(self.ended)
+        number = self._next_channel
+        self._next_channel += 2
+        channel = Channel(self, number, credit=credit, refill=refill)
+        if prepare is not None:
+            prepare(channel)
+        self._channels[number] = channel
+        body: Json = {"op": op, "credit": credit, **request}
+        if self._acknowledge:
+            body["ack"], self._acknowledge = self._acknowledge[:512], self._acknowledge[512:]
+        out = wire.frame(self._tag, number, wire.OPEN, wire.pack_json(body))
+        if data is not None:
+            out += wire.frame(self._tag, number, wire.DATA, data, wire.END)
+        self._stream.write(out)
+        return channel
+
+    def _leave(self, channel: Channel) -> None:
+        if self._channels.pop(channel.number, None) is not None and self.ended is None:
+            self._closing.add(channel.number)
+            self.send(channel.number, wire.CLOSE)
+
+    def send(self, channel: int, kind: int, payload: bytes = b"", flags: int = 0) -> None:
+        if self.ended is None:
+            self._stream.write(wire.frame(self._tag, channel, kind, payload, flags))
+
+    async def drain(self) -> None:
+        await self._stream.drain()
+
+    # What comes in
+
+    def received(self, data: bytes) -> None:
+        self._heard_at = time.monotonic()
+        try:
+            if self._scanner is not None:
+                rest = self._scanner.feed(data)
+                if rest is None:
+                    self._n_skipped += len(data)
+                    if self._n_skipped > _MAX_PREAMBLE:
+                        raise wire.Violation("the stream never reached our marker")
+                    return
+                self._scanner = None
+                data = rest
+            for frame in self._decoder.feed(data):
+                self._dispatch(frame)
+                if self.ended is not None:
+                    return
+        except wire.Violation as violation:
+            self._end(SandboxBroken(f"the sandbox broke the protocol ({violation}); destroy it"))
+        except wire.Superseded:
+            self._end(LeaseLost("another process took this sandbox over; connect again to take it back"))
+
+    def lost(self, reason: str) -> None:
+        self._end(SandboxLost(f"the connection to the sandbox ended: {reason}"))
+
+    def _dispatch(self, frame: wire.Frame) -> None:
+        if frame.channel == 0:
+            self._control(frame)
+            return
+        if frame.kind not in (wire.DATA, wire.EVENT, wire.RESULT, wire.CREDIT, wire.CLOSE):
+            raise wire.Violation("a frame of that kind does not belong on a channel")
+        channel = self._channels.get(frame.channel)
+        if channel is None:
+            if frame.channel not in self._closing:
+                raise wire.Violation("a frame for a channel that is not open")
+            if frame.kind in (wire.RESULT, wire.CLOSE):
+                self._closing.discard(frame.channel)
+        elif frame.kind == wire.DATA:
+            channel.receive((frame.flags & wire.STREAM_MASK, frame.payload), len(frame.payload))
+        elif frame.kind == wire.EVENT:
+            channel.receive(_json(frame.payload), len(frame.payload))
+        elif frame.kind == wire.CREDIT:
+            channel.receive_credit(wire.unpack_credit(frame.payload))
+        elif frame.kind == wire.RESULT:
+            del self._channels[frame.channel]
+            _finish(channel, _json(frame.payload))
+        else:
+            raise wire.Violation("the guest closed a channel without a result")
+
+    def _control(self, frame: wire.Frame) -> None:
+        if frame.kind == wire.PONG:
+            return
+        if frame.kind == wire.DESYNC:
+            self._end(SandboxLost("the sandbox lost track of the stream; connect again"))
+        elif frame.kind == wire.WELCOME and not self._greeted.done():
+            self._greeted.set_result(_json(frame.payload))
+        elif frame.kind == wire.REFUSED and not self._greeted.done():
+            epoch = _json(frame.payload).get("epoch")
+            self._end(LeaseLost(f"the sandbox is held under a newer epoch ({epoch!r:.20}); this one may not use it"))
+        else:
+            raise wire.Violation("a control frame at the wrong time")
+
+    # The end
+
+    async def _keep_alive(self) -> None:
+        interval_s = self._lease_s / 4
+        while self.ended is None:
+            if self._heartbeat is not None:
+                self._heartbeat()
+            silent_s = time.monotonic() - self._heard_at
+            if silent_s > self._lease_s + HELLO_TIMEOUT_S:
+                self._end(SandboxLost(f"the sandbox has not answered for {silent_s:.0f} s"))
+                return
+            if self._acknowledge:
+                pending, self._acknowledge = self._acknowledge, []
+                self.acknowledge(pending)
+            self.send(0, wire.PING)
+            await asyncio.sleep(interval_s)
+
+    def close(self) -> None:
+        """Ends the session from our side: the sandbox lives on. Idempotent."""
+        if self._acknowledge:
+            pending, self._acknowledge = self._acknowledge, []
+            self.acknowledge(pending)
+        self._end(SandboxLost("this connection was closed; connect again"))
+
+    def _end(self, error: SandboxError) -> None:
+        if self.ended is not None:
+            return
+        self.ended = error
+        if self._keeper is not None and self._keeper is not asyncio.current_task():
+            self._keeper.cancel()
+        self._stream.close()
+        if not self._greeted.done():
+            self._greeted.set_exception(error)
+            self._greeted.exception()
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.fail(_again(error))
+
+
+def _again(error: SandboxError) -> SandboxError:
+    """A fresh copy: one exception raised in many tasks would collect all their tracebacks."""
+    return type(error)(error.message, **error.context)
+
+
+def _json(payload: bytes) -> Json:
+    if len(payload) > wire.MAX_GUEST_JSON:
+        raise wire.Violation("a JSON payload is too long")
+    return wire.unpack_json(payload)
+
+
+def _finish(channel: Channel, result: Json) -> None:
+    ok, error = result.get("ok"), result.get("error")
+    if isinstance(ok, dict):
+        channel.finish(ok)  # pyright: ignore[reportUnknownArgumentType]  JSON objects have string keys
+    elif isinstance(error, dict):
+        code, message = str(error.get("code")), str(error.get("message"))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]  JSON
+        channel.fail(from_guest(code, message))
+    else:
+        raise wire.Violation("a result is neither ok nor error")
+
+
+def _welcome(answer: Json) -> Welcome:
+    try:
+        return Welcome(
+            guest_hash=str(answer["guest_hash"]),
+            boot_id=str(answer["boot_id"]),
+            epoch=int(answer["epoch"]),
+            features=frozenset(str(feature) for feature in answer["features"]),
+            python=tuple(int(part) for part in answer["python"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        raise SandboxBroken("the sandbox's hello makes no sense; destroy it") from None

@@ -1,0 +1,290 @@
+"""Commands in a sandbox, over its link."""
+
+import asyncio
+import contextlib
+import re
+import signal as signals
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sandbox import wire
+from sandbox.client.channel import Channel, Item
+from sandbox.client.link import WINDOW, Link
+from sandbox.client.parse import Lines, believed, exec_result, process_info
+from sandbox.errors import InvalidArgument, ProcessEnded, SandboxBroken
+from sandbox.paths import resolve
+from sandbox.protocol import Command, PathLike
+from sandbox.types import ENV_PATTERN, ExecResult, ProcessId, ProcessInfo, RequestId, Stream, TerminalSize
+
+HEAD_BYTES = 32768
+TAIL_BYTES = 32768
+MAX_CAPTURE_BYTES = 2 << 20
+MAX_TIMEOUT_S = 7 * 24 * 3600.0
+_EVENT_CREDIT = 4096
+_KILL_TIMEOUT_S = 15.0
+_STREAMS = {wire.STDOUT: Stream.STDOUT, wire.STDERR: Stream.STDERR}
+_ENV_NAME = re.compile(ENV_PATTERN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    stream: Stream
+    offset: int
+    data: bytes
+    skipped_bytes: int = 0
+
+
+class Capture:
+    """Collects what a bounded view sends: each stream's beginning and, after a gap, its end."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, tuple[bytearray, bytearray]] = {}
+        self._gaps: set[int] = set()
+
+    def __call__(self, item: Item) -> None:
+        if isinstance(item, tuple):
+            head, tail = self._parts.setdefault(item[0], (bytearray(), bytearray()))
+            (tail if item[0] in self._gaps else head).extend(item[1])
+        elif "gap" in item:
+            self._gaps.add(believed(_gap, item["gap"])[0])
+
+    def result(self, raw: dict[str, Any]) -> ExecResult:
+        return believed(exec_result, raw, {n: (bytes(head), bytes(tail)) for n, (head, tail) in self._parts.items()})
+
+
+def start_request(
+    command: Command,
+    *,
+    cwd: PathLike | None,
+    env: Mapping[str, str] | None,
+    user: str | None,
+    timeout_s: float | None,
+) -> dict[str, Any]:
+    """The part of a start that `execute` and `start` share, checked. Raises: InvalidArgument, InvalidPath."""
+    request: dict[str, Any] = {}
+    if isinstance(command, str):
+        if not command.strip() or "\0" in command:
+            raise InvalidArgument("the command is empty or holds a NUL; give a shell line or a list of words")
+        request["shell"] = command
+    else:
+        request["argv"] = _argv(command)
+    if cwd is not None:
+        request["cwd"] = str(resolve(cwd))
+    if env:
+        request["env"] = _env(env)
+    if user is not None:
+        if not isinstance(user, str) or not user or "\0" in user:  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
+            raise InvalidArgument(f"user must be a name, not {user!r}")
+        request["user"] = user
+    if timeout_s is not None:
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s <= MAX_TIMEOUT_S:  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
+            raise InvalidArgument(f"timeout_s must be more than 0 and at most {MAX_TIMEOUT_S:.0f}, not {timeout_s!r}")
+        request["timeout_s"] = timeout_s
+    return request
+
+
+def _argv(command: Sequence[str]) -> list[str]:
+    if not isinstance(command, Sequence) or isinstance(command, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
+        raise InvalidArgument(f"the command must be text or a list of words, not {type(command).__name__}")
+    words = list(command)
+    if not words or not words[0]:
+        raise InvalidArgument("the command is empty; give at least the program's name")
+    for word in words:
+        if not isinstance(word, str) or "\0" in word:  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
+            raise InvalidArgument(f"each word of the command must be text without NUL, not {word!r:.60}")
+    return words
+
+
+def _env(env: Mapping[str, str]) -> dict[str, str]:
+    for name, value in env.items():
+        if not isinstance(name, str) or not _ENV_NAME.match(name):  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
+            raise InvalidArgument(f"{name!r:.60} is not the name of an environment variable")
+        if not isinstance(value, str) or "\0" in value:  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
+            raise InvalidArgument(f"the environment variable {name} must be text without NUL")
+    return dict(env)
+
+
+def bounds(head_bytes: int, tail_bytes: int, n_streams: int) -> tuple[dict[str, int], int]:
+    """The request's bounds, and the credit that lets exactly that much through."""
+    for name, value in (("head_bytes", head_bytes), ("tail_bytes", tail_bytes)):
+        if type(value) is not int or not 0 <= value <= MAX_CAPTURE_BYTES:
+            raise InvalidArgument(f"{name} must lie between 0 and {MAX_CAPTURE_BYTES}, not {value!r}")
+    return {"head": head_bytes, "tail": tail_bytes}, n_streams * (head_bytes + tail_bytes) + _EVENT_CREDIT
+
+
+class GuestProcess:
+    """A handle on a command. Output is sent only while somebody iterates `output`."""
+
+    def __init__(self, link: Link, process_id: ProcessId, *, ours: bool) -> None:
+        self.id = process_id
+        self.pid = 0
+        self._link = link
+        self._separate = False
+        self._ours = ours
+        """We chose the id, so we acknowledge."""
+        self._scope = contextlib.AsyncExitStack()
+        self._channel: Channel | None = None
+        self._offsets: dict[int, int] = {wire.STDOUT: 0, wire.STDERR: 0}
+        self._result: ExecResult | None = None
+        self._stdin = asyncio.Lock()
+
+    async def begin(self, op: str, request: dict[str, Any], *, offset: int = 0, stderr_offset: int = 0) -> None:
+        """Opens the channel and waits until the command runs. Raises as `start` and `attach`."""
+        self._offsets = {wire.STDOUT: offset, wire.STDERR: stderr_offset}
+        request = {**request, "offset": offset, "stderr_offset": stderr_offset}
+        request.update(notify=True, paused=True, hold=True)
+        channel = await self._scope.enter_async_context(self._link.open(op, request, credit=_EVENT_CREDIT))
+        try:
+            item = await channel.take()
+        except BaseException:
+            await self._scope.aclose()
+            raise
+        self.pid, self._separate = believed(_started, item)
+        self._channel = channel
+
+    async def output(self) -> AsyncIterator[Chunk]:
+        channel = self._open_channel()
+        channel.grant(WINDOW)
+        skipped = 0
+        while True:
+            item = await channel.take()
+            if item is None:
+                return
+            if isinstance(item, tuple):
+                number, data = item
+                chunk = Chunk(
+                    stream=self._name(number), offset=self._offsets[number], data=data, skipped_bytes=skipped
+                )
+                self._offsets[number] += len(data)
+                skipped = 0
+                yield chunk
+            elif "gap" in item:
+                number, start, stop = believed(_gap, item["gap"])
+                skipped += stop - start
+                self._offsets[number] = stop
+
+    async def wait(self) -> ExecResult:
+        if self._result is None:
+            bounded, credit = bounds(HEAD_BYTES, TAIL_BYTES, 2)
+            capture = Capture()
+            request = {"process": self.id, **bounded}
+            async with self._link.open(
+                "attach", request, credit=credit, refill=False, prepare=lambda channel: _collect(channel, capture)
+            ) as channel:
+                raw = await channel.done
+            self._result = capture.result(raw)
+            if self._ours:
+                self._link.acknowledge_later(self.id)
+        return self._result
+
+    async def write_stdin(self, data: bytes) -> None:
+        if not isinstance(data, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
+            raise InvalidArgument(f"stdin takes bytes, not {type(data).__name__}")
+        async with self._stdin:
+            if not await self._open_channel().send(data):
+                raise ProcessEnded("the command is over and reads nothing more")
+
+    async def close_stdin(self) -> None:
+        async with self._stdin:
+            await self._open_channel().send(b"", end=True)
+
+    async def signal(self, signum: int) -> None:
+        if type(signum) is bool or not 1 <= int(signum) <= signals.NSIG - 1:
+            raise InvalidArgument(f"{signum!r} is not a signal number")
+        await self._link.call("signal", {"process": self.id, "signum": int(signum)})
+
+    async def resize(self, size: TerminalSize) -> None:
+        await self._link.call("resize", {"process": self.id, "rows": size.rows, "cols": size.cols})
+
+    async def kill(self) -> int:
+        return await kill(self._link, self.id)
+
+    async def detach(self) -> None:
+        if self._ours and self._result is None:
+            self._link.acknowledge_later(self.id)
+        self._channel = None
+        await self._scope.aclose()
+
+    def _open_channel(self) -> Channel:
+        if self._channel is None:
+            raise ProcessEnded("this handle was detached; attach again")
+        return self._channel
+
+    def _name(self, number: int) -> Stream:
+        if number not in _STREAMS:
+            raise SandboxBroken("the sandbox sent output of an unknown stream; destroy it")
+        return _STREAMS[number] if self._separate else Stream.OUTPUT
+
+
+async def execute(
+    link: Link,
+    request: dict[str, Any],
+    *,
+    stdin: bytes | None,
+    head_bytes: int,
+    tail_bytes: int,
+    request_id: RequestId | None,
+) -> ExecResult:
+    """Start, feed and wait in one exchange; a command that is cancelled is killed before this returns."""
+    identity = request_id or link.new_id()
+    bounded, credit = bounds(head_bytes, tail_bytes, 2 if request.get("separate") else 1)
+    capture = Capture()
+    request = {**request, **bounded, "id": identity, "stdin": stdin is not None}
+    small = stdin if stdin is not None and len(stdin) <= wire.HOST_CREDIT else None
+    try:
+        async with link.open(
+            "start", request, credit=credit, refill=False, data=small, prepare=lambda channel: _collect(channel, capture)
+        ) as channel:
+            try:
+                if stdin is not None and small is None:
+                    await channel.send(stdin, end=True)
+                raw = await channel.done
+            except asyncio.CancelledError:
+                await _kill_cancelled(link, identity)
+                raise
+    finally:
+        if request_id is None:
+            link.acknowledge_later(identity)
+    return capture.result(raw)
+
+
+async def _kill_cancelled(link: Link, identity: str) -> None:
+    """Bounded, and not to be cancelled a second time: when it returns, the command is gone or the sandbox is."""
+    killing = asyncio.create_task(kill(link, ProcessId(identity)))
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(_KILL_TIMEOUT_S):
+            while not killing.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.shield(killing)
+    if not killing.done():
+        killing.cancel()
+
+
+async def kill(link: Link, process_id: ProcessId) -> int:
+    answer = await link.call("kill", {"process": process_id}, timeout_s=_KILL_TIMEOUT_S)
+    return believed(int, answer.get("n_killed"))
+
+
+async def processes(link: Link) -> list[ProcessInfo]:
+    lines, found = Lines(), list[ProcessInfo]()
+    async with link.open("processes", {}, credit=WINDOW, short=True) as channel:
+        while (item := await channel.take()) is not None:
+            if isinstance(item, tuple):
+                found += [believed(process_info, raw) for raw in lines.feed(item[1])]
+    return found
+
+
+def _collect(channel: Channel, capture: Capture) -> None:
+    channel.on_item = capture
+
+
+def _started(item: Item | None) -> tuple[int, bool]:
+    if not isinstance(item, dict):
+        raise TypeError("not an event")
+    return int(item["started"]["pid"]), bool(item["started"]["separate"])
+
+
+def _gap(raw: Any) -> tuple[int, int, int]:
+    stream, start, stop = raw
+    return int(stream), int(start), int(stop)

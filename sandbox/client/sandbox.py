@@ -1,0 +1,114 @@
+"""The `Sandbox` that every backend with a guest returns: files and commands over one link."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Self
+
+from sandbox.client import processes
+from sandbox.client.files import GuestFiles
+from sandbox.client.link import Link, Welcome
+from sandbox.client.processes import GuestProcess, start_request
+from sandbox.errors import InvalidArgument, SandboxBroken
+from sandbox.protocol import Command, PathLike
+from sandbox.types import ExecResult, ProcessId, ProcessInfo, RequestId, SandboxId, TerminalSize
+
+
+class GuestSandbox(GuestFiles):
+    """`destroy` is the backend's; everything else is the guest's."""
+
+    def __init__(
+        self, link: Link, sandbox_id: SandboxId, *, created: bool, destroy: Callable[[], Awaitable[None]]
+    ) -> None:
+        super().__init__(link)
+        self._id = sandbox_id
+        self._created = created
+        self._destroy = destroy
+
+    @property
+    def id(self) -> SandboxId:
+        return self._id
+
+    @property
+    def welcome(self) -> Welcome:
+        if self._link.welcome is None:
+            raise SandboxBroken("the sandbox never said hello")
+        return self._link.welcome
+
+    async def execute(
+        self,
+        command: Command,
+        *,
+        cwd: PathLike | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout_s: float | None = None,
+        stdin: bytes | None = None,
+        separate: bool = False,
+        head_bytes: int = processes.HEAD_BYTES,
+        tail_bytes: int = processes.TAIL_BYTES,
+        request_id: RequestId | None = None,
+    ) -> ExecResult:
+        request = start_request(command, cwd=cwd, env=env, user=user, timeout_s=timeout_s)
+        if stdin is not None and not isinstance(stdin, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
+            raise InvalidArgument(f"stdin takes bytes, not {type(stdin).__name__}")
+        if separate:
+            request["separate"] = True
+        return await processes.execute(
+            self._link,
+            request,
+            stdin=stdin,
+            head_bytes=head_bytes,
+            tail_bytes=tail_bytes,
+            request_id=request_id,
+        )
+
+    async def start(
+        self,
+        command: Command,
+        *,
+        cwd: PathLike | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout_s: float | None = None,
+        stdin: bool = False,
+        tty: TerminalSize | None = None,
+        separate: bool = False,
+        request_id: RequestId | None = None,
+    ) -> GuestProcess:
+        if tty is not None and separate:
+            raise InvalidArgument("a terminal has one output; leave out `separate` or `tty`")
+        request = start_request(command, cwd=cwd, env=env, user=user, timeout_s=timeout_s)
+        request.update(stdin=stdin, separate=separate, tty=None if tty is None else [tty.rows, tty.cols])
+        process_id = ProcessId(request_id or self._link.new_id())
+        process = GuestProcess(self._link, process_id, ours=request_id is None)
+        await process.begin("start", {**request, "id": process_id})
+        return process
+
+    async def attach(self, process_id: ProcessId, *, offset: int = 0, stderr_offset: int = 0) -> GuestProcess:
+        for name, value in (("offset", offset), ("stderr_offset", stderr_offset)):
+            if type(value) is not int or value < 0:
+                raise InvalidArgument(f"{name} must be a whole number, not negative, not {value!r}")
+        process = GuestProcess(self._link, process_id, ours=False)
+        await process.begin("attach", {"process": process_id}, offset=offset, stderr_offset=stderr_offset)
+        return process
+
+    async def processes(self) -> list[ProcessInfo]:
+        return await processes.processes(self._link)
+
+    async def acknowledge(self, *request_ids: RequestId | ProcessId) -> None:
+        self._link.acknowledge([str(request_id) for request_id in request_ids])
+
+    async def detach(self) -> None:
+        self._link.close()
+
+    async def destroy(self) -> None:
+        self._link.close()
+        await self._destroy()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await (self.destroy() if self._created else self.detach())

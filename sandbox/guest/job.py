@@ -1,0 +1,188 @@
+"""Channels whose work runs in a process of its own, with the user's rights: searching, tar, watching, big deletes."""
+
+import json
+import os
+import signal
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
+
+from sandbox.guest.accounts import Account
+from sandbox.guest.channel import CHUNK, Channel
+from sandbox.guest.launcher import Launcher
+from sandbox.guest.loop import READ, WRITE, Timer
+from sandbox.guest.refusal import Refusal
+
+if TYPE_CHECKING:
+    from sandbox.guest.peer import Peer
+    from sandbox.guest.supervisor import Supervisor
+
+_INPUT_WINDOW = 2 << 20
+_GRACE_S = 2.0
+
+
+class JobChannel(Channel):
+    """Pipes DATA to and from a job; its pipe is read only while there is credit, so a slow peer slows the job."""
+
+    def __init__(
+        self,
+        peer: "Peer",
+        number: int,
+        request: Dict[str, Any],
+        supervisor: "Supervisor",
+        account: Account,
+        keep: Callable[[Dict[str, Any]], None],
+    ) -> None:
+        super().__init__(peer, number, request)
+        self._supervisor = supervisor
+        self._loop = supervisor.loop
+        self._keep = keep
+        self._mark = supervisor.new_mark()
+        self._launcher: Optional[Launcher] = None
+        self._answer: Optional[Dict[str, Any]] = None
+        self._exited = False
+        self._input = bytearray()
+        self._input_ended = False
+        self._timeout: Optional[Timer] = None
+        order: Dict[str, Any] = {"job": request["op"], "request": {k: v for k, v in request.items() if k != "ack"}}
+        order.update(uid=account.uid, gid=account.gid, groups=account.groups, mark=self._mark)
+        supervisor.launch(order, lambda launcher: self._begin(launcher, order), self._on_exit)
+        timeout_s = request.get("timeout_s")
+        if timeout_s is not None:
+            self._timeout = self._loop.call_later(float(timeout_s), self._timed_out)
+        self.grant(_INPUT_WINDOW)
+
+    def _begin(self, launcher: Launcher, order: Dict[str, Any]) -> None:
+        launcher.send(order)
+        self._launcher = launcher
+        os.close(launcher.stderr)
+        launcher.stderr = -1
+        launcher.control.setblocking(False)
+        self._loop.watch(launcher.control.fileno(), READ, lambda _: self._answered())
+
+    def pump(self) -> None:
+        launcher = self._launcher
+        if launcher is None or launcher.stdout < 0 or self._loop.is_watched(launcher.stdout) or self.room <= 0:
+            return
+        self._loop.watch(launcher.stdout, READ, lambda _: self._readable())
+
+    def _readable(self) -> None:
+        launcher = self._launcher
+        room = self.room
+        if launcher is None:
+            return
+        if room <= 0:
+            self._loop.unwatch(launcher.stdout)
+            return
+        try:
+            data = os.read(launcher.stdout, min(room, CHUNK))
+        except BlockingIOError:
+            return
+        if data:
+            self.send(data)
+            return
+        self._close("stdout")
+        self._settle()
+
+    def _close(self, name: str) -> None:
+        fd: int = getattr(self._launcher, name)
+        if fd >= 0:
+            self._loop.unwatch(fd)
+            os.close(fd)
+            setattr(self._launcher, name, -1)
+
+    def on_data(self, stream: int, data: bytes, end: bool) -> None:
+        self._input += data
+        self._input_ended = self._input_ended or end
+        self._write_input()
+
+    def _write_input(self) -> None:
+        launcher = self._launcher
+        if launcher is None or launcher.stdin < 0:
+            self._input.clear()
+            return
+        taken = 0
+        try:
+            while self._input:
+                n = os.write(launcher.stdin, self._input)
+                del self._input[:n]
+                taken += n
+        except BlockingIOError:
+            if not self._loop.is_watched(launcher.stdin):
+                self._loop.watch(launcher.stdin, WRITE, lambda _: self._write_input())
+        except OSError:
+            self._input.clear()
+            self._input_ended = True
+        if taken and self.open:
+            self.grant(taken)
+        if not self._input:
+            self._loop.unwatch(launcher.stdin)
+            if self._input_ended:
+                self._close("stdin")
+
+    def _answered(self) -> None:
+        launcher = self._launcher
+        if launcher is None:
+            return
+        try:
+            answer = launcher.control.recv(65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            answer = b""
+        self._loop.unwatch(launcher.control.fileno())
+        if answer:
+            try:
+                self._answer = json.loads(answer)
+            except ValueError:
+                self._answer = None
+        self._settle()
+
+    def _on_exit(self, status: int) -> None:
+        self._exited = True
+        if self._launcher is not None and self._answer is None and self._loop.is_watched(self._launcher.control.fileno()):
+            self._answered()
+        self._settle()
+
+    def _settle(self) -> None:
+        launcher = self._launcher
+        if not self._exited or launcher is None:
+            return
+        if self._answer is not None and "ok" in self._answer and launcher.stdout >= 0 and self.open:
+            return  # its output is still on the way
+        self._release()
+        if not self.open:
+            return
+        outcome = self._answer or {"error": {"code": "io_failed", "message": "the operation's process was killed"}}
+        self._keep(outcome)
+        if "ok" in outcome:
+            self.finish(outcome["ok"])
+        else:
+            self.fail(Refusal(str(outcome["error"]["code"]), str(outcome["error"]["message"])))
+
+    def _timed_out(self) -> None:
+        self._answer = {"error": {"code": "operation_timed_out", "message": "the operation took too long and was ended"}}
+        self.on_close()
+
+    def on_close(self) -> None:
+        """Asks the job to clean up and leave, then makes sure."""
+        launcher = self._launcher
+        if launcher is None:
+            return
+        self._close("stdin")
+        self._close("stdout")
+        if not self._exited:
+            os.kill(launcher.pid, signal.SIGTERM)
+            self._loop.call_later(_GRACE_S, self._make_sure)
+        self._settle()
+
+    def _make_sure(self) -> None:
+        if not self._exited:
+            self._supervisor.kill_mark(self._mark, lambda _: None)
+
+    def _release(self) -> None:
+        launcher, self._launcher = self._launcher, None
+        if launcher is not None:
+            for fd in (launcher.control.fileno(), launcher.stdin, launcher.stdout):
+                self._loop.unwatch(fd)
+            launcher.close()
+        if self._timeout is not None:
+            self._timeout.cancel()

@@ -1,0 +1,58 @@
+"""The guest's beginning and end: make ourselves unreadable, keep launchers ready, serve whoever says hello."""
+
+import gc
+import os
+from typing import Any, Dict
+
+from sandbox.guest.files import Files
+from sandbox.guest.loop import Loop
+from sandbox.guest.peer import Peer
+from sandbox.guest.recorder import OutputStore
+from sandbox.guest.service import Config, Service
+from sandbox.guest.supervisor import Supervisor
+
+OUTPUT_DIRECTORY = "/run/boatyard/output"
+N_LAUNCHERS = 4
+
+
+def run(guest_hash: str) -> None:
+    _become_undumpable()
+    config = Config()
+    loop = Loop()
+    os.makedirs(OUTPUT_DIRECTORY, mode=0o755, exist_ok=True)
+    store = OutputStore(OUTPUT_DIRECTORY, config.output_bytes)
+    supervisor = Supervisor(loop, store, n_launchers=N_LAUNCHERS, n_open_files=config.n_open_files)
+    service = Service(supervisor, Files(["/workspace", "/home", "/tmp"]), config)
+    boot_id = os.urandom(8).hex()
+
+    def welcome(hello: Dict[str, Any]) -> Dict[str, Any]:
+        config.update(hello.get("config") or {})
+        store.budget = config.output_bytes
+        supervisor.replace_launchers(config.n_open_files)
+        return {"guest_hash": guest_hash, "boot_id": boot_id, "features": service.features}
+
+    peer = Peer(loop, 0, 1, welcome)
+    peer.opener = service.open
+    peer.on_ack = service.acknowledge
+    loop.handle_signals()
+    gc.collect()
+    gc.freeze()
+    supervisor.refill()
+    _watch_for_orphanhood(loop, peer, config)
+    loop.run()
+    supervisor.close()
+
+
+def _watch_for_orphanhood(loop: Loop, peer: Peer, config: Config) -> None:
+    """Ends the guest when nobody has said anything for as long as its owner allowed."""
+    if config.orphan_after_s is not None and loop.now - peer.last_heard > config.orphan_after_s:
+        loop.stop()
+        return
+    loop.call_later(1.0, lambda: _watch_for_orphanhood(loop, peer, config))
+
+
+def _become_undumpable() -> None:
+    """A change of effective ids makes the kernel guard /proc/self as for a setuid program; no prctl, so no ctypes."""
+    if os.getuid() == 0:
+        os.setegid(65534)
+        os.setegid(0)

@@ -1,0 +1,373 @@
+"""Commands: started from a launcher, recorded, watched by any number of views, killed with all they started."""
+
+import errno
+import fcntl
+import json
+import os
+import pty
+import struct
+import termios
+import time
+from typing import Any, Dict, List, Optional, Set
+
+from sandbox import wire
+from sandbox.guest.launcher import Launcher
+from sandbox.guest.loop import READ, WRITE, Loop, Timer
+from sandbox.guest.recorder import OutputStore, Recorder
+from sandbox.guest.refusal import Refusal, from_os_error
+
+_READ_SIZE = 256 << 10
+_PIPE_SIZE = 1 << 20
+_F_SETPIPE_SZ = 1031
+STDIN_WINDOW = 256 << 10
+
+
+class Watcher:
+    """Who wants to know of a process: implemented by views."""
+
+    def process_changed(self) -> None:
+        """It started, said something, or is over."""
+
+    def stdin_room(self, n_bytes: int) -> None:
+        """So many bytes of input were taken."""
+
+    def needs(self, stream: int) -> Optional[int]:
+        """The offset below which this watcher has all it wants, if the command is to wait for it."""
+        return None
+
+
+class Process:
+    """One command, from its start until nothing of it is left."""
+
+    def __init__(self, loop: Loop, store: OutputStore, process_id: str, mark: int, order: Dict[str, Any]) -> None:
+        self.id = process_id
+        self.mark = mark
+        self.argv: List[str] = order["argv"]
+        self.pid = 0
+        self.started_at = time.time()
+        self.started = False
+        self.ended = False
+        self.acknowledged = False
+        self.exit_status: Optional[int] = None
+        self.verdict: Optional[str] = None
+        """Why we ended it: timed_out or killed."""
+        self.sweeping = False
+        self.refusal: Optional[Refusal] = None
+        self.watchers: Set[Watcher] = set()
+        self.stdin_bytes = 0
+        self.duration_s = 0.0
+        self.tty = bool(order["tty"])
+        self.separate = bool(order["separate"])
+        streams = (wire.STDOUT, wire.STDERR) if self.separate else (wire.STDOUT,)
+        self.recorders: Dict[int, Recorder] = {
+            stream: Recorder(store, f"{mark:x}.{'err' if stream == wire.STDERR else 'out'}") for stream in streams
+        }
+        self.timeout: Optional[Timer] = None
+        self._loop = loop
+        self._order = order
+        self._begun = loop.now
+        self._control: Any = None
+        self._terminal = -1
+        self._stdin = -1
+        self._stdin_open = bool(order["stdin"]) or self.tty
+        self._input = bytearray()
+        self._close_input = False
+        self._outputs: Dict[int, int] = {}
+        self._held: Set[int] = set()
+
+    # Starting
+
+    def start(self, launcher: Launcher) -> None:
+        """Raises Refusal, or OSError if the launcher is gone."""
+        terminal = self._open_terminal() if self.tty else -1
+        try:
+            launcher.send(self._order)
+        except OSError:
+            if terminal >= 0:
+                os.close(terminal)
+            raise
+        self.pid = launcher.pid
+        self._control = launcher.control
+        self._control.setblocking(False)
+        if terminal >= 0:
+            self._terminal = self._stdin = terminal
+            self._watch_output(wire.STDOUT, terminal)
+            unused = [launcher.stdin, launcher.stdout, launcher.stderr]
+        else:
+            self._watch_output(wire.STDOUT, launcher.stdout)
+            unused = []
+            if self.separate:
+                self._watch_output(wire.STDERR, launcher.stderr)
+            else:
+                unused.append(launcher.stderr)
+            if self._stdin_open:
+                self._stdin = launcher.stdin
+            else:
+                unused.append(launcher.stdin)
+        for fd in unused:
+            os.close(fd)
+        self._loop.watch(self._control.fileno(), READ, lambda _: self._answered())
+
+    def _open_terminal(self) -> int:
+        rows, cols = self._order["tty"]
+        master, slave = pty.openpty()
+        try:
+            name = os.ttyname(slave)
+            os.fchown(slave, self._order["uid"], -1)
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+            # The slave stays open in the launcher only; ours would keep the master from ever seeing the end.
+            self._order["tty"] = name
+        finally:
+            os.close(slave)
+        os.set_blocking(master, False)
+        return master
+
+    def _answered(self) -> None:
+        """The launcher became the command (end of its control socket) or says why it could not."""
+        if self._control is None:
+            return
+        try:
+            answer = self._control.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            answer = b""
+        self._loop.unwatch(self._control.fileno())
+        self._control.close()
+        self._control = None
+        if answer:
+            stage, number = json.loads(answer)
+            self.refusal = _start_refusal(str(stage), int(number), self._order)
+        else:
+            self.started = True
+        self._changed()
+
+    # Output
+
+    def _watch_output(self, stream: int, fd: int) -> None:
+        self._outputs[stream] = fd
+        self._loop.watch(fd, READ, lambda _: self._readable(stream))
+
+    def _readable(self, stream: int) -> None:
+        if self._should_hold(stream):
+            self._held.add(stream)
+            self._loop.unwatch(self._outputs[stream])
+            return
+        self._read(stream, _READ_SIZE)
+        self._changed()
+
+    def _read(self, stream: int, n_bytes: int) -> int:
+        """One read from the pipe into the record; 0 when there is nothing now, or nothing ever again."""
+        fd = self._outputs.get(stream, -1)
+        if fd < 0:
+            return 0
+        try:
+            data = os.read(fd, n_bytes)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            data = b""  # EIO: the last holder of the terminal is gone
+        if not data:
+            self._close_output(stream)
+            return 0
+        recorder = self.recorders[stream]
+        recorder.append(data)
+        if len(data) == 65536 and not self.tty:
+            try:
+                fcntl.fcntl(fd, _F_SETPIPE_SZ, _PIPE_SIZE)
+            except OSError:
+                pass  # the per-user pipe budget is spent; 64 KiB work too
+        return len(data)
+
+    def _close_output(self, stream: int) -> None:
+        fd = self._outputs.pop(stream)
+        self._loop.unwatch(fd)
+        if fd == self._terminal:
+            self._close_stdin_now()
+            self._terminal = -1
+        os.close(fd)
+        self.recorders[stream].ended = True
+
+    def _should_hold(self, stream: int) -> bool:
+        """Whether reading on would lose bytes that a watcher waits for."""
+        loss = self.recorders[stream].next_loss
+        if loss is None:
+            return False
+        return any(need is not None and need < loss for need in (w.needs(stream) for w in self.watchers))
+
+    def release(self) -> None:
+        """A watcher moved on or left: read again what was held for it."""
+        for stream in list(self._held):
+            if not self._should_hold(stream):
+                self._held.discard(stream)
+                fd = self._outputs.get(stream, -1)
+                if fd >= 0:
+                    self._loop.watch(fd, READ, lambda _, stream=stream: self._readable(stream))
+
+    # Input
+
+    def feed(self, data: bytes, end: bool) -> None:
+        if self._stdin < 0 and not self._stdin_open:
+            return
+        self._input += data
+        self._close_input = self._close_input or end
+        self._write_input()
+
+    @property
+    def takes_input(self) -> bool:
+        return self._stdin >= 0 and not self._close_input
+
+    def _write_input(self) -> None:
+        fd = self._stdin
+        if fd < 0:
+            return
+        taken = 0
+        try:
+            while self._input:
+                n = os.write(fd, self._input)
+                del self._input[:n]
+                taken += n
+        except BlockingIOError:
+            if self._terminal < 0 and not self._loop.is_watched(fd):
+                self._loop.watch(fd, WRITE, lambda _: self._write_input())
+            elif self._terminal >= 0:
+                self._loop.call_later(0.01, self._write_input)
+        except OSError as error:
+            # The command closed its stdin; what is left has no reader, and that is its right.
+            self._input.clear()
+            self._close_input = error.errno in (errno.EPIPE, errno.EIO)
+        self.stdin_bytes += taken
+        if taken:
+            for watcher in list(self.watchers):
+                watcher.stdin_room(taken)
+        if not self._input:
+            if self._terminal < 0:
+                self._loop.unwatch(fd)
+            if self._close_input:
+                self._end_input()
+
+    def _end_input(self) -> None:
+        if self._terminal < 0:
+            self._close_stdin_now()
+            return
+        # A terminal has no end of file but the one typed into it.
+        self._close_input = False
+        try:
+            os.write(self._terminal, b"\x04")
+        except OSError:
+            pass
+
+    def _close_stdin_now(self) -> None:
+        if self._stdin >= 0 and self._stdin != self._terminal:
+            self._loop.unwatch(self._stdin)
+            os.close(self._stdin)
+        self._stdin = -1
+        self._stdin_open = False
+        self._input.clear()
+
+    def resize(self, rows: int, cols: int) -> None:
+        if not self.tty:
+            raise Refusal("not_supported", "the command has no terminal; start it with one to resize it")
+        if self._terminal < 0:
+            raise Refusal("process_ended", "the command is over")
+        fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+
+    def signal(self, signum: int) -> None:
+        if self.exit_status is not None:
+            raise Refusal("process_ended", "the command is over")
+        if not 1 <= signum <= 64:
+            raise Refusal("invalid_argument", f"{signum} is not a signal")
+        try:
+            os.killpg(self.pid, signum)
+        except ProcessLookupError:
+            os.kill(self.pid, signum)
+        except PermissionError:
+            raise Refusal("permission_denied", "the command may not be signalled") from None
+
+    # The end
+
+    def exited(self, status: int) -> None:
+        """Its process is gone. Take what it had said by then; background children may hold the pipe for ever."""
+        self.exit_status = status
+        self._answered()
+        self.duration_s = self._loop.now - self._begun
+        for stream, fd in list(self._outputs.items()):
+            left = _waiting_bytes(fd)
+            while left > 0:
+                n = self._read(stream, min(left, _READ_SIZE))
+                if not n:
+                    break
+                left -= n
+        if self.timeout is not None:
+            self.timeout.cancel()
+        if not self.tty:
+            self._close_stdin_now()
+        self.settle()
+
+    def settle(self) -> None:
+        """Over, once its process is gone and a sweep under way is done."""
+        if self.exit_status is None or self.sweeping or self.ended:
+            return
+        self.ended = True
+        for stream, recorder in self.recorders.items():
+            recorder.ended = stream not in self._outputs or recorder.ended
+        self._changed()
+
+    def forget(self) -> None:
+        for stream in list(self._outputs):
+            self._close_output(stream)
+        self._close_stdin_now()
+        for recorder in self.recorders.values():
+            recorder.discard_file()
+
+    @property
+    def listening(self) -> bool:
+        return bool(self._outputs)
+
+    def _changed(self) -> None:
+        for watcher in list(self.watchers):
+            watcher.process_changed()
+
+    def outcome(self, totals: Dict[int, int]) -> Dict[str, Any]:
+        """The result to send; `totals` is how much of each stream the receiver was told of."""
+        status = self.exit_status or 0
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        if self.verdict is not None:
+            reason, code = self.verdict, None
+        elif number is not None:
+            reason, code = "signaled", None
+        else:
+            reason, code = "exited", os.WEXITSTATUS(status)
+        return {
+            "pid": self.pid,
+            "exit_code": code,
+            "reason": reason,
+            "signal": number,
+            "duration_s": round(self.duration_s, 6),
+            "streams": {
+                str(stream): {"total": totals[stream], "file": r.path, "file_truncated": r.file_truncated}
+                for stream, r in self.recorders.items()
+            },
+        }
+
+
+def _waiting_bytes(fd: int) -> int:
+    try:
+        return struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0]
+    except OSError:
+        return 0
+
+
+def _start_refusal(stage: str, number: int, order: Dict[str, Any]) -> Refusal:
+    program, cwd = order["argv"][0], order["cwd"]
+    if stage == "cwd":
+        refusal = from_os_error(OSError(number, os.strerror(number)), cwd)
+        return Refusal(refusal.code, f"cannot run in {refusal.message}; make the directory first or name another `cwd`")
+    if stage == "exec" and number in (errno.ENOENT, errno.ENOTDIR):
+        return Refusal("command_not_found", f"{program}: command not found; look at PATH or give the full path")
+    if stage == "exec" and number in (errno.EACCES, errno.ENOEXEC, errno.EPERM, errno.EISDIR):
+        return Refusal("command_not_executable", f"{program}: {os.strerror(number)}; is it executable, with a #! line?")
+    if stage == "exec" and number == errno.E2BIG:
+        return Refusal("invalid_argument", f"{program}: arguments and environment are too long; pass them by a file or stdin")
+    return Refusal("cannot_start", f"{program}: {os.strerror(number)}")
+

@@ -1,0 +1,196 @@
+"""All commands of this sandbox: launchers kept ready, children by pid, sweeps, and what is remembered of the dead."""
+
+import os
+from typing import Any, Callable, Dict, List, Optional, Set
+
+from sandbox.guest import accounts, sweep
+from sandbox.guest.accounts import Account
+from sandbox.guest.launcher import Launcher, prepare
+from sandbox.guest.loop import Loop
+from sandbox.guest.process import Process
+from sandbox.guest.recorder import OutputStore
+from sandbox.guest.refusal import Refusal
+
+MAX_UNACKNOWLEDGED = 512
+_MANY_FORGOTTEN = 128
+_SWEEP_PAUSE_S = 0.001
+_SWEEP_LIMIT_S = 10.0
+
+
+class _Kill:
+    """A sweep for one mark: over after two clean scans in a row."""
+
+    def __init__(self, mark: int, begun: float, done: Callable[[int], None]) -> None:
+        self.mark = mark
+        self.begun = begun
+        self.done = done
+        self.n_clean = 0
+        self.killed: Set[int] = set()
+
+
+class Supervisor:
+    def __init__(self, loop: Loop, store: OutputStore, *, n_launchers: int, n_open_files: int) -> None:
+        self.loop = loop
+        self.store = store
+        self.processes: Dict[str, Process] = {}
+        """Running, or over and not acknowledged."""
+        self.forgotten: Dict[int, Process] = {}
+        """Over and acknowledged, by mark: kept while something of them may be alive."""
+        self._n_launchers = n_launchers
+        self.n_open_files = n_open_files
+        self._launchers: List[Launcher] = []
+        self._children: Dict[int, Callable[[int], None]] = {}
+        self._kills: List[_Kill] = []
+        self._next_mark = accounts.MARK_BASE
+        self._refilling = False
+        loop.on_child_exit = self._child_exited
+
+    # Launchers
+
+    def refill(self) -> None:
+        self._refilling = False
+        while len(self._launchers) < self._n_launchers:
+            try:
+                self._launchers.append(prepare(self.n_open_files))
+            except OSError:
+                return  # a fork bomb is on; the next command tries again
+
+    def replace_launchers(self, n_open_files: int) -> None:
+        if n_open_files != self.n_open_files:
+            self.n_open_files = n_open_files
+            while self._launchers:
+                self._launchers.pop().close()
+            self.refill()
+
+    def launch(self, order: Dict[str, Any], begin: Callable[[Launcher], None], on_exit: Callable[[int], None]) -> None:
+        """Hands `order` to a launcher through `begin`. Raises Refusal(cannot_start)."""
+        for _ in range(self._n_launchers + 2):
+            try:
+                launcher = self._launchers.pop() if self._launchers else prepare(self.n_open_files)
+            except OSError as error:
+                raise Refusal("cannot_start", f"no process can be started: {error.strerror}; kill something first") from None
+            try:
+                begin(launcher)
+            except OSError:
+                launcher.close()
+                continue
+            except Refusal:
+                launcher.close()
+                raise
+            self._children[launcher.pid] = on_exit
+            if not self._refilling:
+                self._refilling = True
+                self.loop.call_soon(self.refill)
+            return
+        raise Refusal("cannot_start", "the sandbox's launchers die; it may be out of memory")
+
+    def new_mark(self) -> int:
+        self._next_mark += 1
+        return self._next_mark
+
+    def _child_exited(self, pid: int, status: int) -> None:
+        on_exit = self._children.pop(pid, None)
+        if on_exit is not None:
+            on_exit(status)
+
+    # Commands
+
+    def start(self, process_id: str, account: Account, order: Dict[str, Any], timeout_s: Optional[float]) -> Process:
+        if sum(1 for p in self.processes.values() if p.ended) >= MAX_UNACKNOWLEDGED:
+            raise Refusal("too_many_unacknowledged", "acknowledge the results of earlier commands first")
+        mark = self.new_mark()
+        order.update(uid=account.uid, gid=account.gid, groups=account.groups, mark=mark)
+        process = Process(self.loop, self.store, process_id, mark, order)
+        self.launch(order, process.start, process.exited)
+        self.processes[process_id] = process
+        if timeout_s is not None:
+            process.timeout = self.loop.call_later(timeout_s, lambda: self.end(process, "timed_out"))
+        return process
+
+    def end(self, process: Process, verdict: str, done: Callable[[int], None] = lambda n: None) -> None:
+        """Kills a command and everything that carries its mark; also what a command that is over left behind."""
+        if process.exit_status is None and process.verdict is None:
+            process.verdict = verdict
+        process.sweeping = True
+
+        def swept(n_killed: int) -> None:
+            process.sweeping = False
+            process.settle()
+            done(n_killed)
+
+        self.kill_mark(process.mark, swept)
+
+    def acknowledge(self, process_id: str) -> None:
+        process = self.processes.get(process_id)
+        if process is None:
+            return
+        process.acknowledged = True
+        self.retire(process)
+
+    def retire(self, process: Process) -> None:
+        """Forgets a command that is over, acknowledged and unwatched, but for its mark."""
+        if not (process.ended and process.acknowledged and not process.watchers):
+            return
+        if self.processes.pop(process.id, None) is None:
+            return
+        if process.refusal is not None:
+            process.forget()
+            return
+        self.forgotten[process.mark] = process
+        if not process.listening:
+            process.forget()
+        if len(self.forgotten) >= _MANY_FORGOTTEN:
+            self.prune()
+
+    def prune(self) -> Dict[int, int]:
+        """Drops what left nothing alive; returns how much of everything else is."""
+        running = [p.mark for p in self.processes.values()]
+        counts = sweep.alive([*self.forgotten, *running])
+        for mark in [mark for mark in self.forgotten if not counts[mark]]:
+            self.forgotten.pop(mark).forget()
+        return counts
+
+    def find(self, process_id: str) -> Process:
+        process = self.processes.get(process_id)
+        if process is None:
+            process = next((p for p in self.forgotten.values() if p.id == process_id), None)
+        if process is None:
+            raise Refusal("process_not_found", f"there is no process {process_id!r}, or its result was acknowledged")
+        return process
+
+    # Killing
+
+    def kill_mark(self, mark: int, done: Callable[[int], None]) -> None:
+        self._kills.append(_Kill(mark, self.loop.now, done))
+        if len(self._kills) == 1:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        spare = {launcher.pid for launcher in self._launchers}
+        spare.update(self._children)
+        killed = sweep.kill_pass({kill.mark for kill in self._kills}, spare)
+        self.loop.reap()
+        unmarked = killed.get(0, set())
+        over: List[_Kill] = []
+        for kill in self._kills:
+            pids = killed.get(kill.mark, set()) | unmarked
+            kill.killed |= pids
+            kill.n_clean = 0 if pids else kill.n_clean + 1
+            if kill.n_clean >= 2 or self.loop.now - kill.begun > _SWEEP_LIMIT_S:
+                over.append(kill)
+        self._kills = [kill for kill in self._kills if kill not in over]
+        for kill in over:
+            kill.done(len(kill.killed))
+        if self._kills:
+            pause = 0.0 if all(kill.n_clean for kill in self._kills) else _SWEEP_PAUSE_S
+            self.loop.call_later(pause, self._sweep)
+
+    def close(self) -> None:
+        """The end of the sandbox: as PID 1 everything goes with us; as a plain child, kill what we started."""
+        if os.getpid() != 1:
+            marks = {p.mark for p in self.processes.values()} | set(self.forgotten)
+            for _ in range(100):
+                if not sweep.kill_pass(marks, {launcher.pid for launcher in self._launchers}):
+                    break
+        for launcher in self._launchers:
+            launcher.close()
