@@ -123,7 +123,7 @@ class SupportsEdit(Protocol):
 @runtime_checkable
 class SupportsSearch(Protocol):
     async def glob(self, pattern: str, path: PathLike = ".", *, limit: int = 1000) -> GlobResult:
-        """Paths below `path` that match (`*`, `?`, `[…]`, `**`; dotfiles too), sorted, symlinked directories not entered.
+        """Paths below `path` that match (`*`, `?`, `[…]`, `**`; dotfiles too), sorted; symlinks are not entered.
 
         Raises: InvalidArgument, NotFound, NotDirectory.
         """
@@ -141,7 +141,7 @@ class SupportsSearch(Protocol):
         context: int = 0,
         limit: int = 1000,
     ) -> GrepResult:
-        """Lines that match a regular expression (or contain a literal) in the files below `path`, or in the file `path`.
+        """Lines that match a regular expression (or contain a literal) in the file `path`, or the files below it.
 
         `limit` bounds files, lines or counts, by mode. Binary files are skipped and counted.
 

@@ -27,7 +27,7 @@ class Value(BaseModel):
 
 
 class Limits(Value):
-    """What one sandbox may use. The tmpfs sizes count against `memory_bytes`, so together they stay below half of it."""
+    """What one sandbox may use. The tmpfs sizes count against `memory_bytes`, so together they take at most half."""
 
     memory_bytes: Annotated[int, Field(ge=64 * MIB)] = 2 * GIB
     cpus: Annotated[float, Field(gt=0, le=256)] = 1.0
@@ -47,7 +47,7 @@ class Limits(Value):
     def _tmpfs_fits(self) -> "Limits":
         if self.tmpfs_bytes > self.memory_bytes // 2:
             raise ValueError(
-                f"the tmpfs sizes add up to {self.tmpfs_bytes} bytes, more than half of memory_bytes={self.memory_bytes}: "
+                f"the tmpfs sizes add up to {self.tmpfs_bytes} bytes, over half of memory_bytes={self.memory_bytes}: "
                 "raise memory_bytes or lower workspace_bytes, home_bytes, tmp_bytes or output_bytes"
             )
         return self

@@ -6,7 +6,7 @@ state. `docs/decisions/wire.md` is the page behind it.
 
 import json
 import struct
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Union, cast
 
 PROTOCOL = 1
 MAGIC = b"\xb0a7yard\x01"
@@ -71,12 +71,12 @@ def pack_json(value: Any) -> bytes:
 def unpack_json(payload: bytes) -> Dict[str, Any]:
     """Raises Violation unless the payload is a JSON object."""
     try:
-        value = json.loads(payload)
+        value: Any = json.loads(payload)
     except (ValueError, RecursionError):
         raise Violation("a payload is not JSON") from None
     if not isinstance(value, dict):
         raise Violation("a payload is not a JSON object")
-    return value
+    return cast("Dict[str, Any]", value)
 
 
 def pack_credit(n_bytes: int) -> bytes:

@@ -1,7 +1,7 @@
 """Files of a sandbox, over its link."""
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -36,10 +36,9 @@ class GuestFiles:
 
     async def ls(self, path: PathLike = ".") -> list[FileInfo]:
         directory = resolve(path)
-        found: list[FileInfo] = []
         async with self._link.open("list", {"path": str(directory)}, credit=WINDOW) as channel:
-            async for raw in self._lines(channel, CALL_TIMEOUT_S):
-                found.append(believed(file_info, raw, directory))
+            lines = self._lines(channel, CALL_TIMEOUT_S)
+            found = [believed(file_info, raw, directory) async for raw in lines]
         found.sort(key=lambda info: info.path.name)
         return found
 
@@ -50,10 +49,12 @@ class GuestFiles:
     async def read(self, path: PathLike, *, offset: int = 0, limit: int | None = None) -> bytes:
         return b"".join([piece async for piece in self.read_stream(path, offset=offset, limit=limit)])
 
-    async def read_stream(
-        self, path: PathLike, *, offset: int = 0, limit: int | None = None
-    ) -> AsyncIterator[bytes]:
-        request = {"path": str(resolve(path)), "offset": _count("offset", offset), "limit": _optional_count("limit", limit)}
+    async def read_stream(self, path: PathLike, *, offset: int = 0, limit: int | None = None) -> AsyncIterator[bytes]:
+        request = {
+            "path": str(resolve(path)),
+            "offset": _count("offset", offset),
+            "limit": _optional_count("limit", limit),
+        }
         credit = BULK_WINDOW if limit is None or limit > SMALL_WINDOW else SMALL_WINDOW
         async with self._link.open("read", request, credit=credit) as channel:
             async for piece in self._pieces(channel, CALL_TIMEOUT_S):
@@ -116,7 +117,11 @@ class GuestFiles:
         directory = resolve(path)
         request = {"path": str(directory), "pattern": _pattern(pattern), "limit": _count("limit", limit)}
         paths: list[PurePosixPath] = []
-        answer = await self._search("glob", request, lambda raw: paths.append(relative(raw["path"], directory)))
+
+        def take(raw: Any) -> None:
+            paths.append(relative(raw["path"], directory))
+
+        answer = await self._search("glob", request, take)
         return GlobResult(paths=tuple(paths), truncated=bool(answer.get("truncated")))
 
     async def grep(
@@ -132,8 +137,15 @@ class GuestFiles:
         limit: int = 1000,
     ) -> GrepResult:
         root = resolve(path)
-        request: dict[str, Any] = {"path": str(root), "pattern": _pattern(pattern), "mode": _mode(mode), "literal": literal}
-        request.update(ignore_case=ignore_case, glob=glob, context=_count("context", context), limit=_count("limit", limit))
+        request: dict[str, Any] = {
+            "path": str(root),
+            "pattern": _pattern(pattern),
+            "mode": _mode(mode),
+            "literal": literal,
+        }
+        request.update(
+            ignore_case=ignore_case, glob=glob, context=_count("context", context), limit=_count("limit", limit)
+        )
         files: list[PurePosixPath] = []
         lines: list[GrepLine] = []
         counts: dict[PurePosixPath, int] = {}
@@ -172,12 +184,14 @@ class GuestFiles:
         request = {"path": str(directory), "recursive": recursive}
         async with self._link.open("watch", request, credit=SMALL_WINDOW) as channel:
             async for raw in self._lines(channel, None):
-                if not (isinstance(raw, dict) and raw.get("ready")):  # pyright: ignore[reportUnknownMemberType]  JSON
+                if raw != {"ready": True}:
                     yield believed(file_change, raw, directory)
 
     # How it is done
 
-    async def _once(self, op: str, request: dict[str, Any], request_id: RequestId | None, timeout_s: float) -> dict[str, Any]:
+    async def _once(
+        self, op: str, request: dict[str, Any], request_id: RequestId | None, timeout_s: float
+    ) -> dict[str, Any]:
         """A change, under an id: the caller's, who acknowledges it, or one of ours, acknowledged on the way."""
         identity = request_id or self._link.new_id()
         try:
@@ -216,7 +230,7 @@ class GuestFiles:
                     return
         await channel.send(b"", end=True)
 
-    async def _search(self, op: str, request: dict[str, Any], take: Any) -> dict[str, Any]:
+    async def _search(self, op: str, request: dict[str, Any], take: Callable[[Any], None]) -> dict[str, Any]:
         request = {**request, "timeout_s": SEARCH_TIMEOUT_S}
         async with self._link.open(op, request, credit=WINDOW) as channel:
             async for raw in self._lines(channel, SEARCH_TIMEOUT_S + 5):

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from sandbox import wire
 from sandbox.client.channel import Channel, Json
@@ -60,7 +60,7 @@ class Welcome:
 class Link:
     """Made by `connect`; over when `close` is called, the stream ends or the guest misbehaves."""
 
-    def __init__(self, stream: ByteStream, *, lease_s: float = LEASE_S, heartbeat: Callable[[], None] | None = None) -> None:
+    def __init__(self, stream: ByteStream, *, lease_s: float, heartbeat: Callable[[], None] | None) -> None:
         self.welcome: Welcome | None = None
         self.ended: SandboxError | None = None
         self._stream = stream
@@ -110,11 +110,9 @@ class Link:
         return link
 
     async def _hello(self, key: bytes, epoch: int | None, config: Mapping[str, Any] | None, timeout_s: float) -> None:
-        hello = {"protocol": wire.PROTOCOL, "features": [], "epoch": epoch, "nonce": self._nonce.hex()}
+        hello: Json = {"protocol": wire.PROTOCOL, "features": [], "epoch": epoch, "nonce": self._nonce.hex()}
         hello.update(lease_s=self._lease_s, config=dict(config or {}))
-        self._stream.write(
-            wire.MAGIC + key + wire.frame(self._tag, 0, wire.HELLO, wire.pack_json(hello)),
-        )
+        self._stream.write(wire.MAGIC + key + wire.frame(self._tag, 0, wire.HELLO, wire.pack_json(hello)))
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await self._greeted
@@ -147,7 +145,7 @@ class Link:
         short: bool = False,
         data: bytes | None = None,
         prepare: Callable[[Channel], None] | None = None,
-    ) -> AsyncIterator[Channel]:
+    ) -> AsyncGenerator[Channel]:
         """A channel for one request; left early, the guest is told that nobody waits any more.
 
         `data` is sent along, whole, in the same write. `short` requests keep room when 240 long ones are open.
@@ -329,10 +327,10 @@ def _json(payload: bytes) -> Json:
 def _finish(channel: Channel, result: Json) -> None:
     ok, error = result.get("ok"), result.get("error")
     if isinstance(ok, dict):
-        channel.finish(ok)  # pyright: ignore[reportUnknownArgumentType]  JSON objects have string keys
+        channel.finish(cast(Json, ok))
     elif isinstance(error, dict):
-        code, message = str(error.get("code")), str(error.get("message"))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]  JSON
-        channel.fail(from_guest(code, message))
+        said = cast(Json, error)
+        channel.fail(from_guest(str(said.get("code")), str(said.get("message"))))
     else:
         raise wire.Violation("a result is neither ok nor error")
 

@@ -29,7 +29,9 @@ def believed(parse: Callable[..., T], *args: Any) -> T:
     try:
         return parse(*args)
     except _NONSENSE as error:
-        raise SandboxBroken(f"the sandbox sent an answer that makes no sense ({type(error).__name__}); destroy it") from None
+        raise SandboxBroken(
+            f"the sandbox sent an answer that makes no sense ({type(error).__name__}); destroy it"
+        ) from None
 
 
 class Lines:

@@ -153,9 +153,7 @@ class GuestProcess:
                 return
             if isinstance(item, tuple):
                 number, data = item
-                chunk = Chunk(
-                    stream=self._name(number), offset=self._offsets[number], data=data, skipped_bytes=skipped
-                )
+                chunk = Chunk(stream=self._name(number), offset=self._offsets[number], data=data, skipped_bytes=skipped)
                 self._offsets[number] += len(data)
                 skipped = 0
                 yield chunk
@@ -234,7 +232,12 @@ async def execute(
     small = stdin if stdin is not None and len(stdin) <= wire.HOST_CREDIT else None
     try:
         async with link.open(
-            "start", request, credit=credit, refill=False, data=small, prepare=lambda channel: _collect(channel, capture)
+            "start",
+            request,
+            credit=credit,
+            refill=False,
+            data=small,
+            prepare=lambda channel: _collect(channel, capture),
         ) as channel:
             try:
                 if stdin is not None and small is None:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import pwd
-from typing import Iterator, List, NamedTuple
+from typing import Generator, List, NamedTuple
 
 from sandbox.guest.refusal import Refusal
 
@@ -30,13 +30,15 @@ def find(name: str) -> Account:
     except (KeyError, OverflowError, ValueError):
         if name == DEFAULT.name:
             return DEFAULT  # an image that is not ours, with no such entry
-        raise Refusal("unknown_user", f"the image has no user {name!r}; leave `user` out to run as the default") from None
+        raise Refusal(
+            "unknown_user", f"the image has no user {name!r}; leave `user` out to run as the default"
+        ) from None
     groups = [gid for gid in os.getgrouplist(entry.pw_name, entry.pw_gid) if not MARK_BASE <= gid < MARK_END]
     return Account(entry.pw_name, entry.pw_uid, entry.pw_gid, entry.pw_dir or "/", groups)
 
 
 @contextlib.contextmanager
-def acting_as(account: Account) -> Iterator[None]:
+def acting_as(account: Account) -> "Generator[None, None, None]":
     """File operations with the user's rights and no more: real and saved ids stay root, so no command can signal us."""
     if os.getuid() != 0:
         yield

@@ -4,6 +4,7 @@ Nothing here may block for long: files are opened without waiting (a pipe would)
 what is big goes piece by piece. Whatever walks a tree or runs a pattern is a job instead.
 """
 
+import contextlib
 import errno
 import os
 import stat as stat_module
@@ -111,7 +112,9 @@ class Files:
                 raise Refusal("too_large", f"{path}: larger than {MAX_EDIT >> 20} MiB; edit it with a command")
             content = file.read()
         try:
-            changed, n_replaced = text_edit.replace(content, request["old"], request["new"], bool(request.get("replace_all")))
+            changed, n_replaced = text_edit.replace(
+                content, request["old"], request["new"], bool(request.get("replace_all"))
+            )
         except text_edit.NotFoundInText as error:
             raise Refusal("edit_not_found", f"{path}: {error}") from None
         except text_edit.NotUnique as error:
@@ -134,7 +137,9 @@ class Files:
             real = os.path.realpath(real)
         for tree in self.trees:
             if _within(path, tree) and not _within(real, os.path.realpath(tree)):
-                raise Refusal("path_escapes", f"{path}: a symbolic link leads out of {tree}; write to its target by name")
+                raise Refusal(
+                    "path_escapes", f"{path}: a symbolic link leads out of {tree}; write to its target by name"
+                )
         return real
 
     def temporary_name(self) -> str:
@@ -152,7 +157,7 @@ class PendingFile:
     def __init__(self, files: Files, path: str, *, atomic: bool, overwrite: bool, mode: Optional[int]) -> None:
         self.path = path
         self._overwrite = overwrite
-        self._directory, name = os.path.split(path)
+        self._directory = os.path.dirname(path)
         os.makedirs(self._directory, exist_ok=True)
         existing = self._existing_mode()
         self._mode = mode if mode is not None else existing
@@ -162,7 +167,9 @@ class PendingFile:
             self._temporary = os.path.join(self._directory, files.temporary_name())
             if existing is not None and not os.access(path, os.W_OK, effective_ids=True):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-            self.fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            self.fd = os.open(
+                self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644
+            )
         elif existing is None:
             self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         else:
@@ -206,10 +213,8 @@ class PendingFile:
             self.fd = -1
         leftover = self._temporary or (self.path if self._created else None)
         if leftover is not None:
-            try:
+            with contextlib.suppress(OSError):
                 os.unlink(leftover)
-            except OSError:
-                pass
 
 
 class ReadChannel(Channel):

@@ -138,7 +138,11 @@ class JobChannel(Channel):
 
     def _on_exit(self, status: int) -> None:
         self._exited = True
-        if self._launcher is not None and self._answer is None and self._loop.is_watched(self._launcher.control.fileno()):
+        if (
+            self._launcher is not None
+            and self._answer is None
+            and self._loop.is_watched(self._launcher.control.fileno())
+        ):
             self._answered()
         self._settle()
 
@@ -159,7 +163,9 @@ class JobChannel(Channel):
             self.fail(Refusal(str(outcome["error"]["code"]), str(outcome["error"]["message"])))
 
     def _timed_out(self) -> None:
-        self._answer = {"error": {"code": "operation_timed_out", "message": "the operation took too long and was ended"}}
+        self._answer = {
+            "error": {"code": "operation_timed_out", "message": "the operation took too long and was ended"}
+        }
         self.on_close()
 
     def on_close(self) -> None:

@@ -174,8 +174,8 @@ def _take_terminal(path: str) -> None:
 
 
 def _run_job(control: int, name: str, request: Dict[str, Any]) -> int:
-    from sandbox.guest import jobs  # noqa: PLC0415  only ever needed in this child
-    from sandbox.guest.refusal import Refusal, from_os_error  # noqa: PLC0415
+    from sandbox.guest import jobs
+    from sandbox.guest.refusal import Refusal, from_os_error
 
     try:
         answer: Dict[str, Any] = {"ok": jobs.load(name)(request)}

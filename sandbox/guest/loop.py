@@ -1,5 +1,6 @@
 """The guest's event loop: file descriptors, timers, dead children. One thread, no asyncio (that alone costs 10 MB)."""
 
+import contextlib
 import heapq
 import os
 import select
@@ -45,8 +46,8 @@ class Loop:
 
     def handle_signals(self) -> None:
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: self.stop())
+        signal.signal(signal.SIGCHLD, lambda signum, frame: None)
+        signal.signal(signal.SIGTERM, lambda signum, frame: self.stop())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def stop(self) -> None:
@@ -109,10 +110,8 @@ class Loop:
         return min(max(self._timers[0][0] - self.now, 0), _MAX_WAIT_S)
 
     def _woken(self, _events: int) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.read(self._wake_r, 4096)
-        except BlockingIOError:
-            pass
         self.reap()
 
     def reap(self) -> None:

@@ -2,8 +2,8 @@
 
 import os
 import sys
-from typing import Any, Callable, Deque, Dict, List, Optional, Set
 from collections import deque
+from typing import Any, Callable, Deque, Dict, List, Optional, Set
 
 from sandbox import wire
 from sandbox.guest.channel import Channel
@@ -19,7 +19,9 @@ Opener = Callable[["Peer", int, Dict[str, Any]], Optional[Channel]]
 class Peer:
     """One at a time. A newer epoch replaces the older; what it had open is closed, what runs goes on."""
 
-    def __init__(self, loop: Loop, fd_in: int, fd_out: int, welcome: Callable[[Dict[str, Any]], Dict[str, Any]]) -> None:
+    def __init__(
+        self, loop: Loop, fd_in: int, fd_out: int, welcome: Callable[[Dict[str, Any]], Dict[str, Any]]
+    ) -> None:
         self.loop = loop
         self.opener: Opener = lambda peer, number, request: None
         self.on_ack: Callable[[List[Any]], None] = lambda ids: None

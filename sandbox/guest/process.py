@@ -1,5 +1,6 @@
 """Commands: started from a launcher, recorded, watched by any number of views, killed with all they started."""
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -89,13 +90,13 @@ class Process:
         self.pid = launcher.pid
         self._control = launcher.control
         self._control.setblocking(False)
+        unused: List[int] = []
         if terminal >= 0:
             self._terminal = self._stdin = terminal
             self._watch_output(wire.STDOUT, terminal)
-            unused = [launcher.stdin, launcher.stdout, launcher.stderr]
+            unused += [launcher.stdin, launcher.stdout, launcher.stderr]
         else:
             self._watch_output(wire.STDOUT, launcher.stdout)
-            unused = []
             if self.separate:
                 self._watch_output(wire.STDERR, launcher.stderr)
             else:
@@ -173,10 +174,9 @@ class Process:
         recorder = self.recorders[stream]
         recorder.append(data)
         if len(data) == 65536 and not self.tty:
-            try:
+            # Refused once the user's pipe budget is spent; 64 KiB work too.
+            with contextlib.suppress(OSError):
                 fcntl.fcntl(fd, _F_SETPIPE_SZ, _PIPE_SIZE)
-            except OSError:
-                pass  # the per-user pipe budget is spent; 64 KiB work too
         return len(data)
 
     def _close_output(self, stream: int) -> None:
@@ -252,10 +252,8 @@ class Process:
             return
         # A terminal has no end of file but the one typed into it.
         self._close_input = False
-        try:
+        with contextlib.suppress(OSError):
             os.write(self._terminal, b"\x04")
-        except OSError:
-            pass
 
     def _close_stdin_now(self) -> None:
         if self._stdin >= 0 and self._stdin != self._terminal:
@@ -368,6 +366,7 @@ def _start_refusal(stage: str, number: int, order: Dict[str, Any]) -> Refusal:
     if stage == "exec" and number in (errno.EACCES, errno.ENOEXEC, errno.EPERM, errno.EISDIR):
         return Refusal("command_not_executable", f"{program}: {os.strerror(number)}; is it executable, with a #! line?")
     if stage == "exec" and number == errno.E2BIG:
-        return Refusal("invalid_argument", f"{program}: arguments and environment are too long; pass them by a file or stdin")
+        return Refusal(
+            "invalid_argument", f"{program}: arguments and environment are too long; pass them by a file or stdin"
+        )
     return Refusal("cannot_start", f"{program}: {os.strerror(number)}")
-

@@ -33,6 +33,9 @@ class OutputStore:
         self._used += n_bytes
         return True
 
+    def untake(self, n_bytes: int) -> None:
+        self._used -= n_bytes
+
     def give_back(self, recorder: "Recorder", n_bytes: int) -> None:
         self._used -= n_bytes
         self._files.remove(recorder)
@@ -125,6 +128,6 @@ class Recorder:
             written = os.write(self._fd, memoryview(data)[:room])
         except OSError:
             written = 0
-        self._store._used -= room - written
+        self._store.untake(room - written)
         self._in_file += written
         return written

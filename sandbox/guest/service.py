@@ -223,7 +223,7 @@ class Service:
         counts = self.supervisor.prune()
         lines: List[bytes] = []
         for process in [*self.supervisor.processes.values(), *self.supervisor.forgotten.values()]:
-            outcome = process.outcome({stream: 0 for stream in process.recorders}) if process.ended else {}
+            outcome = process.outcome(dict.fromkeys(process.recorders, 0)) if process.ended else {}
             line = {
                 "id": process.id,
                 "pid": process.pid,

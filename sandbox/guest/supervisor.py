@@ -68,7 +68,9 @@ class Supervisor:
             try:
                 launcher = self._launchers.pop() if self._launchers else prepare(self.n_open_files)
             except OSError as error:
-                raise Refusal("cannot_start", f"no process can be started: {error.strerror}; kill something first") from None
+                raise Refusal(
+                    "cannot_start", f"no process can be started: {error.strerror}; kill something first"
+                ) from None
             try:
                 begin(launcher)
             except OSError:

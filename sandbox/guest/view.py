@@ -70,15 +70,13 @@ class View(Channel, Watcher):
             return
         if self._notify and process.started:
             self._notify = False
-            self.event(
-                started={"pid": process.pid, "stdin_bytes": process.stdin_bytes, "separate": process.separate}
-            )
+            self.event(started={"pid": process.pid, "stdin_bytes": process.stdin_bytes, "separate": process.separate})
         if process.ended and self._totals is None:
             self._totals = {stream: recorder.total for stream, recorder in process.recorders.items()}
-        sent = all([self._send(stream) for stream in process.recorders])
+        sent = [self._send(stream) for stream in process.recorders]
         if self._hold:
             process.release()
-        if sent and self._totals is not None:
+        if all(sent) and self._totals is not None:
             self._leave()
             self.finish(process.outcome(self._totals))
 

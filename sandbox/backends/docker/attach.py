@@ -177,5 +177,7 @@ class AttachStream(asyncio.Protocol):
         if status == b"404":
             self._upgraded.set_exception(SandboxNotFound("the sandbox's container is gone; create a new one"))
         else:
-            self._upgraded.set_exception(EngineError(f"the engine refused to attach (HTTP {status.decode(errors='replace')})"))
+            self._upgraded.set_exception(
+                EngineError(f"the engine refused to attach (HTTP {status.decode(errors='replace')})")
+            )
         return b""

@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any, cast
+from typing import Any
 
 from sandbox import guest_archive
 from sandbox.backends.docker import container, images
@@ -47,7 +47,7 @@ class DockerBackend:
     @classmethod
     @contextlib.asynccontextmanager
     async def open(cls, host: str | None = None, *, lease_s: float = LEASE_S) -> AsyncGenerator["DockerBackend"]:
-        """Connects to the engine at `host`, by default `DOCKER_HOST` or the machine's own. Raises: EngineUnavailable."""
+        """Connects to `host`, by default `DOCKER_HOST` or the machine's own engine. Raises: EngineUnavailable."""
         async with Engine.connect(host) as engine:
             backend = cls(engine, lease_s=lease_s)
             try:
@@ -84,11 +84,7 @@ class DockerBackend:
         return self._sandbox(link, sandbox_id, created=False)
 
     async def list(self, labels: Mapping[str, str] | None = None) -> list[SandboxInfo]:
-        filters = {"label": container.label_filter(labels or {})}
-        rows = await self.engine.call(
-            lambda client: cast("list[dict[str, Any]]", client.api.containers(all=True, filters=filters)),
-            doing="list sandboxes",
-        )
+        rows = await self.engine.containers(labels=container.label_filter(labels or {}))
         return [container.info(row) for row in rows if container.ID in (row.get("Labels") or {})]
 
     async def destroy(self, sandbox_id: SandboxId) -> None:
@@ -115,10 +111,7 @@ class DockerBackend:
 
     async def _create_container(self, sandbox_id: SandboxId, body: dict[str, Any]) -> None:
         try:
-            await self.engine.call(
-                lambda client: client.api.create_container_from_config(body, container.name_of(sandbox_id)),
-                doing="create a sandbox",
-            )
+            await self.engine.create_container(body, name=container.name_of(sandbox_id))
         except EngineError as error:
             raise _why_not(error) from error
 
@@ -128,9 +121,7 @@ class DockerBackend:
         config = container.guest_config(spec)
         linking = asyncio.create_task(self._link(stream, key, config=config, timeout_s=_START_TIMEOUT_S))
         try:
-            await self.engine.call(
-                lambda client: client.api.start(container.name_of(sandbox_id)), doing="start a sandbox"
-            )
+            await self.engine.start_container(container.name_of(sandbox_id))
             async with asyncio.timeout(HELLO_TIMEOUT_S * 2):
                 return await linking
         except EngineError as error:
@@ -171,10 +162,7 @@ class DockerBackend:
 
     async def _inspect(self, sandbox_id: SandboxId) -> dict[str, Any]:
         try:
-            return await self.engine.call(
-                lambda client: cast("dict[str, Any]", client.api.inspect_container(container.name_of(sandbox_id))),
-                doing=f"find the sandbox {sandbox_id}",
-            )
+            return await self.engine.inspect_container(container.name_of(sandbox_id))
         except SandboxNotFound:
             raise SandboxNotFound(f"there is no sandbox {sandbox_id}; it was destroyed or never created") from None
 

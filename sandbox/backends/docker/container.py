@@ -4,7 +4,18 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from sandbox.types import HOME, KIB, MIB, SHM_BYTES, WORKSPACE, Limits, SandboxId, SandboxInfo, SandboxSpec, SandboxState
+from sandbox.types import (
+    HOME,
+    KIB,
+    MIB,
+    SHM_BYTES,
+    WORKSPACE,
+    Limits,
+    SandboxId,
+    SandboxInfo,
+    SandboxSpec,
+    SandboxState,
+)
 
 MARK = "boatyard"
 """On every container of ours, with the value 1. Clean-up goes by it."""

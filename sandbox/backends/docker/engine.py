@@ -246,6 +246,35 @@ class Engine:
 
         return await self.call(do, doing=f"commit {repository}:{tag}", timeout_s=SLOW_CALL_TIMEOUT_S)
 
+    # Any container
+
+    async def create_container(self, body: Mapping[str, Any], *, name: str) -> None:
+        """`body` is the engine's own form of a container."""
+
+        def do(client: DockerClient) -> None:
+            client.api.create_container_from_config(dict(body), name)
+
+        await self.call(do, doing=f"create container {name}")
+
+    async def start_container(self, name: str) -> None:
+        await self.call(lambda client: client.api.start(name), doing=f"start container {name}")
+
+    async def inspect_container(self, name: str) -> dict[str, Any]:
+        """What the engine knows of it, in the engine's own form. Raises: SandboxNotFound."""
+
+        def do(client: DockerClient) -> dict[str, Any]:
+            return cast("dict[str, Any]", client.api.inspect_container(name))
+
+        return await self.call(do, doing=f"inspect container {name}")
+
+    async def containers(self, *, labels: Sequence[str]) -> list[dict[str, Any]]:
+        """Every container with these labels (`name=value`), in every state, in the engine's own form."""
+
+        def do(client: DockerClient) -> list[dict[str, Any]]:
+            return cast("list[dict[str, Any]]", client.api.containers(all=True, filters={"label": list(labels)}))
+
+        return await self.call(do, doing="list containers")
+
     async def remove_container(self, container: str) -> None:
         """Remove a container by id or name, running or not, with its anonymous volumes. One that is gone is fine."""
         with contextlib.suppress(SandboxNotFound):
