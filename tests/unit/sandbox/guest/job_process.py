@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,11 @@ class RunningJob:
 
     def __exit__(self, *exc_info: object) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
         os.close(self._control)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -68,8 +69,11 @@ def test_remove_takes_trees_deeper_than_descriptors_and_paths_allow(tmp_path: Pa
         os.close(fd)
         fd = below
     os.close(fd)
-    assert run_job("remove", path=str(tmp_path / "tree")).result == {"n_removed": depth + 1}
-    assert list(tmp_path.iterdir()) == []
+    try:
+        assert run_job("remove", path=str(tmp_path / "tree")).result == {"n_removed": depth + 1}
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        subprocess.run(["rm", "-rf", str(tmp_path / "tree")], check=True)  # pytest's own cleaning cannot
 
 
 def test_remove_takes_many_entries(tmp_path: Path) -> None:
