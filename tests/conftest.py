@@ -1,0 +1,70 @@
+"""What every test may use. Sandboxes of a run carry its label, and none may be left when it is over."""
+
+import os
+import subprocess
+from collections.abc import AsyncGenerator, Callable
+
+import pytest
+
+from sandbox.backends.docker import DockerBackend
+from sandbox.client.sandbox import GuestSandbox
+from sandbox.types import SandboxSpec
+
+RUN_LABEL = "test-run"
+RUN = f"{os.getpid()}-{os.urandom(3).hex()}"
+ORPHAN_AFTER_S = 60.0
+"""A run that is killed with SIGKILL leaves sandboxes behind; they end themselves after so long."""
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+async def docker_backend() -> AsyncGenerator[DockerBackend]:
+    async with DockerBackend.open() as backend:
+        yield backend
+        for info in await backend.list({RUN_LABEL: RUN}):
+            await backend.destroy(info.id)
+
+
+@pytest.fixture(scope="session")
+def spec() -> Callable[..., SandboxSpec]:
+    """A spec with this run's label; keyword arguments as for `SandboxSpec`."""
+
+    def make(**fields: object) -> SandboxSpec:
+        labels = {RUN_LABEL: RUN}
+        return SandboxSpec.model_validate({"labels": labels, "orphan_after_s": ORPHAN_AFTER_S, **fields})
+
+    return make
+
+
+@pytest.fixture(scope="module")
+async def shared_sandbox(
+    docker_backend: DockerBackend, spec: Callable[..., SandboxSpec]
+) -> AsyncGenerator[GuestSandbox]:
+    """One sandbox for a module's tests that do not mind each other."""
+    async with await docker_backend.create(spec()) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+async def sandbox(docker_backend: DockerBackend, spec: Callable[..., SandboxSpec]) -> AsyncGenerator[GuestSandbox]:
+    """A fresh sandbox."""
+    async with await docker_backend.create(spec()) as sandbox:
+        yield sandbox
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fails a run that left a container of its own behind."""
+    listing = subprocess.run(
+        ["docker", "ps", "-aq", "--filter", f"label=boatyard.user.{RUN_LABEL}={RUN}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if listing.returncode == 0 and listing.stdout.strip():
+        session.exitstatus = 1
+        raise pytest.UsageError(f"the run left containers behind: {listing.stdout.split()}")
