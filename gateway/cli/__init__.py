@@ -4,12 +4,16 @@ import sys
 
 import typer
 
+from gateway.cli.demo import demo_command
+from gateway.cli.exec import exec_command
 from gateway.cli.images import images
 from sandbox.errors import SandboxError
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+app.command("exec")(exec_command)
+app.command("demo")(demo_command)
 app.add_typer(images, name="images")
 
 
