@@ -101,6 +101,11 @@ def up(state: Path) -> None:
             Exit.ENGINE_FAILED,
             f"no Docker engine answers at DOCKER_HOST={host}: start it, or unset DOCKER_HOST to let this start one",
         )
+    unix = docker_api.socket_path(host)
+    if unix is not None and unix.exists() and not os.access(unix, os.R_OK | os.W_OK):
+        raise SetupFailed(
+            Exit.NEEDS_ROOT, f"this user may not use the engine at {unix}: join the group docker, or run this as root"
+        )
     with locked(state, "engine"):
         if docker_api.version(host) is not None:
             return

@@ -41,13 +41,14 @@ def ensure_can_install(packages: Sequence[str], why: str, *, uid: int, apt_get: 
     if apt_get is None:
         raise SetupFailed(
             Exit.UNSUPPORTED_SYSTEM,
-            f"{why} needs {names} (Debian's names), and there is no apt-get here: install them with this system's own"
-            " package manager, then run this again",
+            f"{names} (Debian's names) must be installed, because {why}, and there is no apt-get here: install with this"
+            " system's own package manager, then run this again",
         )
     if uid != 0:
         raise SetupFailed(
             Exit.NEEDS_ROOT,
-            f"{why} needs {names}: run `sudo apt-get install --no-install-recommends {names}`, or run this as root",
+            f"{names} must be installed, because {why}: run `sudo apt-get install --no-install-recommends {names}`, or"
+            " run this as root",
         )
 
 

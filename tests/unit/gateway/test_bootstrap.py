@@ -129,7 +129,7 @@ class TestPackages:
         assert packages.missing_packages(packages.ENGINE_PROGRAMS, lambda name: f"/usr/bin/{name}") == []
 
     def test_without_root_the_message_is_the_command_to_run(self) -> None:
-        with pytest.raises(SetupFailed, match=r"apt-get install .* docker\.io iptables") as failure:
+        with pytest.raises(SetupFailed, match=r"run `sudo apt-get install .* docker\.io iptables`") as failure:
             packages.ensure_can_install(["docker.io", "iptables"], "the engine", uid=1000, apt_get="/usr/bin/apt-get")
         assert failure.value.exit_code is Exit.NEEDS_ROOT
 
