@@ -41,8 +41,8 @@ def ensure_can_install(packages: Sequence[str], why: str, *, uid: int, apt_get: 
     if apt_get is None:
         raise SetupFailed(
             Exit.UNSUPPORTED_SYSTEM,
-            f"{names} (Debian's names) must be installed, because {why}, and there is no apt-get here: install with this"
-            " system's own package manager, then run this again",
+            f"{names} (Debian's names) must be installed, because {why}, and there is no apt-get here: install with"
+            " this system's own package manager, then run this again",
         )
     if uid != 0:
         raise SetupFailed(
