@@ -38,8 +38,8 @@ format: venv ## let ruff fix and format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: setup ## measure against the Docker SDK; writes bench-results/latest.json
-	@$(BIN)/pytest -m bench -s $(PYTEST_ARGS)
+bench: setup ## measure against the Docker SDK and others; writes bench-results/latest.json (BENCH_ARGS=--quick)
+	@$(BIN)/python -m tests.bench $(BENCH_ARGS)
 
 COMPILE := $${BOATYARD_STATE_DIR:-/var/lib/boatyard}/uv/bin/uv pip compile --quiet --upgrade --universal \
 	--python-version 3.11 --generate-hashes --no-emit-index-url --no-header

@@ -1,0 +1,3 @@
+"""What we measure ourselves against."""
+
+__all__: list[str] = []
