@@ -1,9 +1,9 @@
 """Lines that match, in the files below a directory or in one file.
 
 `{path, pattern, mode, literal, ignore_case, glob, context, limit}` -> lines `{"path"}` (files), `{"path","n","text",
-"m"}` (content) or `{"path","count"}`. ripgrep finds the lines where the image has it, and Python's `re` where not, or
-where ripgrep's syntax lacks what the pattern uses. Regular files only; symlinks are not followed; nothing is ignored.
-Binary files are left out, and those with a match are counted.
+"m"}` (content) or `{"path","count"}`; a single file's path is ".". ripgrep finds the lines where the image has it, and
+Python's `re` where not, or where ripgrep's syntax lacks what the pattern uses. Regular files only; symlinks are not
+followed; nothing is ignored. Binary files are left out, and those with a match are counted.
 """
 
 import os

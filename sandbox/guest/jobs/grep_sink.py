@@ -1,6 +1,5 @@
 """What was asked of a grep, and what becomes of a match: the part both engines share."""
 
-import os
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from sandbox import search
@@ -71,7 +70,7 @@ class Sink:
 
     def _relative(self, path: str) -> str:
         if not self._is_directory:
-            return os.path.basename(path)
+            return "."
         return path[len(self._root.rstrip("/")) + 1 :]
 
 

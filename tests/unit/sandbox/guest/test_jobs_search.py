@@ -136,7 +136,7 @@ def test_grep_context_is_merged_and_marked(grep: Grep, tree: Path) -> None:
         (5, True),
         (6, False),
     ]
-    assert {line["path"] for line in done.lines} == {"one.py"}
+    assert {line["path"] for line in done.lines} == {"."}
 
 
 def test_grep_limit_counts_matches_and_keeps_their_context(grep: Grep, tree: Path) -> None:
