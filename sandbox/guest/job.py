@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
 
 from sandbox.guest.accounts import Account
 from sandbox.guest.channel import CHUNK, Channel
-from sandbox.guest.launcher import Launcher
+from sandbox.guest.forked import Forked, fork
 from sandbox.guest.loop import READ, WRITE, Timer
 from sandbox.guest.refusal import Refusal
 
@@ -36,44 +36,36 @@ class JobChannel(Channel):
         self._loop = supervisor.loop
         self._keep = keep
         self._mark = supervisor.new_mark()
-        self._launcher: Optional[Launcher] = None
         self._answer: Optional[Dict[str, Any]] = None
         self._exited = False
         self._input = bytearray()
         self._input_ended = False
         self._timeout: Optional[Timer] = None
-        order: Dict[str, Any] = {"job": request["op"], "request": {k: v for k, v in request.items() if k != "ack"}}
-        order.update(uid=account.uid, gid=account.gid, groups=account.groups, mark=self._mark)
-        supervisor.launch(order, lambda launcher: self._begin(launcher, order), self._on_exit)
+        forked = fork(request["op"], request, account, self._mark)
+        self._forked: Optional[Forked] = forked
+        supervisor.adopt(forked.pid, self._on_exit)
+        self._loop.watch(forked.control.fileno(), READ, lambda _: self._answered())
         timeout_s = request.get("timeout_s")
         if timeout_s is not None:
             self._timeout = self._loop.call_later(float(timeout_s), self._timed_out)
         self.grant(_INPUT_WINDOW)
 
-    def _begin(self, launcher: Launcher, order: Dict[str, Any]) -> None:
-        launcher.send(order)
-        self._launcher = launcher
-        os.close(launcher.stderr)
-        launcher.stderr = -1
-        launcher.control.setblocking(False)
-        self._loop.watch(launcher.control.fileno(), READ, lambda _: self._answered())
-
     def pump(self) -> None:
-        launcher = self._launcher
-        if launcher is None or launcher.stdout < 0 or self._loop.is_watched(launcher.stdout) or self.room <= 0:
+        forked = self._forked
+        if forked is None or forked.stdout < 0 or self._loop.is_watched(forked.stdout) or self.room <= 0:
             return
-        self._loop.watch(launcher.stdout, READ, lambda _: self._readable())
+        self._loop.watch(forked.stdout, READ, lambda _: self._readable())
 
     def _readable(self) -> None:
-        launcher = self._launcher
+        forked = self._forked
         room = self.room
-        if launcher is None:
+        if forked is None:
             return
         if room <= 0:
-            self._loop.unwatch(launcher.stdout)
+            self._loop.unwatch(forked.stdout)
             return
         try:
-            data = os.read(launcher.stdout, min(room, CHUNK))
+            data = os.read(forked.stdout, min(room, CHUNK))
         except BlockingIOError:
             return
         if data:
@@ -83,11 +75,11 @@ class JobChannel(Channel):
         self._settle()
 
     def _close(self, name: str) -> None:
-        fd: int = getattr(self._launcher, name)
+        fd: int = getattr(self._forked, name)
         if fd >= 0:
             self._loop.unwatch(fd)
             os.close(fd)
-            setattr(self._launcher, name, -1)
+            setattr(self._forked, name, -1)
 
     def on_data(self, stream: int, data: bytes, end: bool) -> None:
         self._input += data
@@ -95,40 +87,40 @@ class JobChannel(Channel):
         self._write_input()
 
     def _write_input(self) -> None:
-        launcher = self._launcher
-        if launcher is None or launcher.stdin < 0:
+        forked = self._forked
+        if forked is None or forked.stdin < 0:
             self._input.clear()
             return
         taken = 0
         try:
             while self._input:
-                n = os.write(launcher.stdin, self._input)
+                n = os.write(forked.stdin, self._input)
                 del self._input[:n]
                 taken += n
         except BlockingIOError:
-            if not self._loop.is_watched(launcher.stdin):
-                self._loop.watch(launcher.stdin, WRITE, lambda _: self._write_input())
+            if not self._loop.is_watched(forked.stdin):
+                self._loop.watch(forked.stdin, WRITE, lambda _: self._write_input())
         except OSError:
             self._input.clear()
             self._input_ended = True
         if taken and self.open:
             self.grant(taken)
         if not self._input:
-            self._loop.unwatch(launcher.stdin)
+            self._loop.unwatch(forked.stdin)
             if self._input_ended:
                 self._close("stdin")
 
     def _answered(self) -> None:
-        launcher = self._launcher
-        if launcher is None:
+        forked = self._forked
+        if forked is None:
             return
         try:
-            answer = launcher.control.recv(65536)
+            answer = forked.control.recv(65536)
         except BlockingIOError:
             return
         except OSError:
             answer = b""
-        self._loop.unwatch(launcher.control.fileno())
+        self._loop.unwatch(forked.control.fileno())
         if answer:
             try:
                 self._answer = json.loads(answer)
@@ -138,19 +130,15 @@ class JobChannel(Channel):
 
     def _on_exit(self, status: int) -> None:
         self._exited = True
-        if (
-            self._launcher is not None
-            and self._answer is None
-            and self._loop.is_watched(self._launcher.control.fileno())
-        ):
+        if self._forked is not None and self._answer is None and self._loop.is_watched(self._forked.control.fileno()):
             self._answered()
         self._settle()
 
     def _settle(self) -> None:
-        launcher = self._launcher
-        if not self._exited or launcher is None:
+        forked = self._forked
+        if not self._exited or forked is None:
             return
-        if self._answer is not None and "ok" in self._answer and launcher.stdout >= 0 and self.open:
+        if self._answer is not None and "ok" in self._answer and forked.stdout >= 0 and self.open:
             return  # its output is still on the way
         self._release()
         if not self.open:
@@ -170,13 +158,13 @@ class JobChannel(Channel):
 
     def on_close(self) -> None:
         """Asks the job to clean up and leave, then makes sure."""
-        launcher = self._launcher
-        if launcher is None:
+        forked = self._forked
+        if forked is None:
             return
         self._close("stdin")
         self._close("stdout")
         if not self._exited:
-            os.kill(launcher.pid, signal.SIGTERM)
+            os.kill(forked.pid, signal.SIGTERM)
             self._loop.call_later(_GRACE_S, self._make_sure)
         self._settle()
 
@@ -185,10 +173,10 @@ class JobChannel(Channel):
             self._supervisor.kill_mark(self._mark, lambda _: None)
 
     def _release(self) -> None:
-        launcher, self._launcher = self._launcher, None
-        if launcher is not None:
-            for fd in (launcher.control.fileno(), launcher.stdin, launcher.stdout):
+        forked, self._forked = self._forked, None
+        if forked is not None:
+            for fd in (forked.control.fileno(), forked.stdin, forked.stdout):
                 self._loop.unwatch(fd)
-            launcher.close()
+            forked.close()
         if self._timeout is not None:
             self._timeout.cancel()

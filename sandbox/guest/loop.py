@@ -47,8 +47,8 @@ class Loop:
     def handle_signals(self) -> None:
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda signum, frame: None)
-        signal.signal(signal.SIGTERM, lambda signum, frame: self.stop())
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Nothing else is handled: as PID 1 we are deaf to the rest, whoever sends it.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     def stop(self) -> None:
         self.running = False

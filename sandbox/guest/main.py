@@ -1,4 +1,4 @@
-"""The guest's beginning and end: make ourselves unreadable, keep launchers ready, serve whoever says hello."""
+"""The guest's beginning and end: make ourselves unreadable, serve whoever says hello."""
 
 import gc
 import os
@@ -12,7 +12,6 @@ from sandbox.guest.service import Config, Service
 from sandbox.guest.supervisor import Supervisor
 
 OUTPUT_DIRECTORY = "/run/boatyard/output"
-N_LAUNCHERS = 4
 
 
 def run(guest_hash: str) -> None:
@@ -21,14 +20,13 @@ def run(guest_hash: str) -> None:
     loop = Loop()
     os.makedirs(OUTPUT_DIRECTORY, mode=0o755, exist_ok=True)
     store = OutputStore(OUTPUT_DIRECTORY, config.output_bytes)
-    supervisor = Supervisor(loop, store, n_launchers=N_LAUNCHERS, n_open_files=config.n_open_files)
+    supervisor = Supervisor(loop, store)
     service = Service(supervisor, Files(["/workspace", "/home", "/tmp"]), config)
     boot_id = os.urandom(8).hex()
 
     def welcome(hello: Dict[str, Any]) -> Dict[str, Any]:
         config.update(hello.get("config") or {})
         store.budget = config.output_bytes
-        supervisor.replace_launchers(config.n_open_files)
         return {"guest_hash": guest_hash, "boot_id": boot_id, "features": service.features}
 
     peer = Peer(loop, 0, 1, welcome)
@@ -37,7 +35,6 @@ def run(guest_hash: str) -> None:
     loop.handle_signals()
     gc.collect()
     gc.freeze()
-    supervisor.refill()
     _watch_for_orphanhood(loop, peer, config)
     loop.run()
     supervisor.close()

@@ -1,21 +1,20 @@
-"""Commands: started from a launcher, recorded, watched by any number of views, killed with all they started."""
+"""Commands: started, recorded, watched by any number of views, killed with all they started."""
 
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import pty
 import struct
 import termios
 import time
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 from sandbox import wire
-from sandbox.guest.launcher import Launcher
 from sandbox.guest.loop import READ, WRITE, Loop, Timer
 from sandbox.guest.recorder import OutputStore, Recorder
-from sandbox.guest.refusal import Refusal, from_os_error
+from sandbox.guest.refusal import Refusal
+from sandbox.guest.spawn import Order, Spawner, Streams
 
 _READ_SIZE = 256 << 10
 _PIPE_SIZE = 1 << 20
@@ -40,37 +39,45 @@ class Watcher:
 class Process:
     """One command, from its start until nothing of it is left."""
 
-    def __init__(self, loop: Loop, store: OutputStore, process_id: str, mark: int, order: Dict[str, Any]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        store: OutputStore,
+        process_id: str,
+        order: Order,
+        *,
+        stdin: bool,
+        separate: bool,
+        size: Optional[Tuple[int, int]],
+    ) -> None:
         self.id = process_id
-        self.mark = mark
-        self.argv: List[str] = order["argv"]
+        self.mark = order.mark
+        self.argv = order.argv
         self.pid = 0
         self.started_at = time.time()
-        self.started = False
         self.ended = False
         self.acknowledged = False
         self.exit_status: Optional[int] = None
         self.verdict: Optional[str] = None
         """Why we ended it: timed_out or killed."""
         self.sweeping = False
-        self.refusal: Optional[Refusal] = None
         self.watchers: Set[Watcher] = set()
         self.stdin_bytes = 0
         self.duration_s = 0.0
-        self.tty = bool(order["tty"])
-        self.separate = bool(order["separate"])
+        self.tty = size is not None
+        self.separate = separate
         streams = (wire.STDOUT, wire.STDERR) if self.separate else (wire.STDOUT,)
         self.recorders: Dict[int, Recorder] = {
-            stream: Recorder(store, f"{mark:x}.{'err' if stream == wire.STDERR else 'out'}") for stream in streams
+            stream: Recorder(store, f"{order.mark:x}.{'err' if stream == wire.STDERR else 'out'}") for stream in streams
         }
         self.timeout: Optional[Timer] = None
         self._loop = loop
         self._order = order
         self._begun = loop.now
-        self._control: Any = None
         self._terminal = -1
         self._stdin = -1
-        self._stdin_open = bool(order["stdin"]) or self.tty
+        self._stdin_open = stdin or self.tty
+        self._size = size or (24, 80)
         self._input = bytearray()
         self._close_input = False
         self._outputs: Dict[int, int] = {}
@@ -78,75 +85,57 @@ class Process:
 
     # Starting
 
-    def start(self, launcher: Launcher) -> None:
-        """Raises Refusal, or OSError if the launcher is gone."""
-        terminal = self._open_terminal() if self.tty else -1
+    def start(self, spawner: Spawner) -> None:
+        """Raises: Refusal; nothing is left then."""
+        far: List[int] = []
         try:
-            launcher.send(self._order)
-        except OSError:
-            if terminal >= 0:
-                os.close(terminal)
+            streams = self._terminal_streams() if self.tty else self._pipes(far)
+            self.pid = spawner.spawn(self._order, streams)
+        except OSError as error:
+            self._close_all()
+            raise Refusal("cannot_start", f"{self.argv[0]}: {error.strerror}; kill something first") from None
+        except Refusal:
+            self._close_all()
             raise
-        self.pid = launcher.pid
-        self._control = launcher.control
-        self._control.setblocking(False)
-        unused: List[int] = []
-        if terminal >= 0:
-            self._terminal = self._stdin = terminal
-            self._watch_output(wire.STDOUT, terminal)
-            unused += [launcher.stdin, launcher.stdout, launcher.stderr]
-        else:
-            self._watch_output(wire.STDOUT, launcher.stdout)
-            if self.separate:
-                self._watch_output(wire.STDERR, launcher.stderr)
-            else:
-                unused.append(launcher.stderr)
-            if self._stdin_open:
-                self._stdin = launcher.stdin
-            else:
-                unused.append(launcher.stdin)
-        for fd in unused:
-            os.close(fd)
-        self._loop.watch(self._control.fileno(), READ, lambda _: self._answered())
-
-    def _open_terminal(self) -> int:
-        rows, cols = self._order["tty"]
-        master, slave = pty.openpty()
-        try:
-            name = os.ttyname(slave)
-            os.fchown(slave, self._order["uid"], -1)
-            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
-            # The slave stays open in the launcher only; ours would keep the master from ever seeing the end.
-            self._order["tty"] = name
         finally:
-            os.close(slave)
-        os.set_blocking(master, False)
-        return master
+            for fd in far:
+                os.close(fd)
+        for stream, fd in self._outputs.items():
+            self._watch_output(stream, fd)
 
-    def _answered(self) -> None:
-        """The launcher became the command (end of its control socket) or says why it could not."""
-        if self._control is None:
-            return
-        try:
-            answer = self._control.recv(4096)
-        except BlockingIOError:
-            return
-        except OSError:
-            answer = b""
-        self._loop.unwatch(self._control.fileno())
-        self._control.close()
-        self._control = None
-        if answer:
-            stage, number = json.loads(answer)
-            self.refusal = _start_refusal(str(stage), int(number), self._order)
-        else:
-            self.started = True
-        self._changed()
+    def _pipes(self, far: List[int]) -> Streams:
+        ends = [-1, -1, -1]
+        for stream in self.recorders:
+            ours, ends[stream] = os.pipe()
+            far.append(ends[stream])
+            os.set_blocking(ours, False)
+            self._outputs[stream] = ours
+        if self._stdin_open:
+            ends[0], self._stdin = os.pipe()
+            far.append(ends[0])
+            os.set_blocking(self._stdin, False)
+        return Streams(ends[0], ends[1], ends[2])
+
+    def _terminal_streams(self) -> Streams:
+        master, slave = pty.openpty()
+        self._terminal = self._stdin = self._outputs[wire.STDOUT] = master
+        # Closed at once: a slave of ours would keep the master from ever seeing the end.
+        with os.fdopen(slave, "rb", buffering=0):
+            name = os.ttyname(slave)
+            os.fchown(slave, self._order.account.uid, -1)
+            self.set_size(*self._size)
+        os.set_blocking(master, False)
+        return Streams(terminal=name)
+
+    def _close_all(self) -> None:
+        for fd in {self._stdin, *self._outputs.values()} - {-1}:
+            os.close(fd)
+        self._outputs.clear()
+        self._stdin = self._terminal = -1
 
     # Output
 
     def _watch_output(self, stream: int, fd: int) -> None:
-        self._outputs[stream] = fd
         self._loop.watch(fd, READ, lambda _: self._readable(stream))
 
     def _readable(self, stream: int) -> None:
@@ -268,6 +257,9 @@ class Process:
             raise Refusal("not_supported", "the command has no terminal; start it with one to resize it")
         if self._terminal < 0:
             raise Refusal("process_ended", "the command is over")
+        self.set_size(rows, cols)
+
+    def set_size(self, rows: int, cols: int) -> None:
         fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
 
     def signal(self, signum: int) -> None:
@@ -287,7 +279,6 @@ class Process:
     def exited(self, status: int) -> None:
         """Its process is gone. Take what it had said by then; background children may hold the pipe for ever."""
         self.exit_status = status
-        self._answered()
         self.duration_s = self._loop.now - self._begun
         for stream, fd in list(self._outputs.items()):
             left = _waiting_bytes(fd)
@@ -354,19 +345,3 @@ def _waiting_bytes(fd: int) -> int:
         return struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0]
     except OSError:
         return 0
-
-
-def _start_refusal(stage: str, number: int, order: Dict[str, Any]) -> Refusal:
-    program, cwd = order["argv"][0], order["cwd"]
-    if stage == "cwd":
-        refusal = from_os_error(OSError(number, os.strerror(number)), cwd)
-        return Refusal(refusal.code, f"cannot run in {refusal.message}; make the directory first or name another `cwd`")
-    if stage == "exec" and number in (errno.ENOENT, errno.ENOTDIR):
-        return Refusal("command_not_found", f"{program}: command not found; look at PATH or give the full path")
-    if stage == "exec" and number in (errno.EACCES, errno.ENOEXEC, errno.EPERM, errno.EISDIR):
-        return Refusal("command_not_executable", f"{program}: {os.strerror(number)}; is it executable, with a #! line?")
-    if stage == "exec" and number == errno.E2BIG:
-        return Refusal(
-            "invalid_argument", f"{program}: arguments and environment are too long; pass them by a file or stdin"
-        )
-    return Refusal("cannot_start", f"{program}: {os.strerror(number)}")

@@ -11,6 +11,7 @@ from sandbox.guest.channel import Channel
 from sandbox.guest.files import Files, ListChannel, ReadChannel, WriteChannel
 from sandbox.guest.job import JobChannel
 from sandbox.guest.refusal import Refusal, from_os_error
+from sandbox.guest.spawn import Order
 from sandbox.guest.supervisor import Supervisor
 from sandbox.guest.view import View
 
@@ -40,7 +41,6 @@ class Config:
         self.env: Dict[str, str] = {}
         self.allow_root = False
         self.output_bytes = 64 << 20
-        self.n_open_files = 4096
         self.orphan_after_s: Optional[float] = None
 
     def update(self, values: Dict[str, Any]) -> None:
@@ -186,16 +186,22 @@ class Service:
         account = accounts.find(request.get("user") or self.config.user)
         if account.uid == 0 and not self.config.allow_root:
             raise Refusal("user_not_allowed", "no command runs as root in this sandbox; leave `user` out")
-        argv = request.get("argv") or [_shell(), "-c", request["shell"]]
-        order: Dict[str, Any] = {
-            "argv": argv,
-            "cwd": request.get("cwd") or self.config.workspace,
-            "env": self._env(account, request.get("env") or {}),
-            "stdin": bool(request.get("stdin")),
-            "separate": bool(request.get("separate")),
-            "tty": request.get("tty"),
-        }
-        process = self.supervisor.start(process_id, account, order, request.get("timeout_s"))
+        order = Order(
+            argv=request.get("argv") or [_shell(), "-c", request["shell"]],
+            env=self._env(account, request.get("env") or {}),
+            cwd=request.get("cwd") or self.config.workspace,
+            account=account,
+            mark=self.supervisor.new_mark(),
+        )
+        tty = request.get("tty")
+        process = self.supervisor.start(
+            process_id,
+            order,
+            stdin=bool(request.get("stdin")),
+            separate=bool(request.get("separate")),
+            size=None if tty is None else (int(tty[0]), int(tty[1])),
+            timeout_s=request.get("timeout_s"),
+        )
         self._fingerprints[process_id] = fingerprint
         return View(peer, number, request, process, self.supervisor)
 

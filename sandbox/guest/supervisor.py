@@ -1,15 +1,14 @@
-"""All commands of this sandbox: launchers kept ready, children by pid, sweeps, and what is remembered of the dead."""
+"""All commands of this sandbox: children by pid, sweeps, and what is remembered of the dead."""
 
 import os
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Callable, Dict, List, Optional, Set, Tuple
 
 from sandbox.guest import accounts, sweep
-from sandbox.guest.accounts import Account
-from sandbox.guest.launcher import Launcher, prepare
 from sandbox.guest.loop import Loop
 from sandbox.guest.process import Process
 from sandbox.guest.recorder import OutputStore
 from sandbox.guest.refusal import Refusal
+from sandbox.guest.spawn import Order, Spawner
 
 MAX_UNACKNOWLEDGED = 512
 _MANY_FORGOTTEN = 128
@@ -29,62 +28,23 @@ class _Kill:
 
 
 class Supervisor:
-    def __init__(self, loop: Loop, store: OutputStore, *, n_launchers: int, n_open_files: int) -> None:
+    def __init__(self, loop: Loop, store: OutputStore) -> None:
         self.loop = loop
         self.store = store
         self.processes: Dict[str, Process] = {}
         """Running, or over and not acknowledged."""
         self.forgotten: Dict[int, Process] = {}
         """Over and acknowledged, by mark: kept while something of them may be alive."""
-        self._n_launchers = n_launchers
-        self.n_open_files = n_open_files
-        self._launchers: List[Launcher] = []
+        self._spawner = Spawner()
         self._children: Dict[int, Callable[[int], None]] = {}
         self._kills: List[_Kill] = []
         self._next_mark = accounts.MARK_BASE
-        self._refilling = False
         loop.on_child_exit = self._child_exited
 
-    # Launchers
+    # Children
 
-    def refill(self) -> None:
-        self._refilling = False
-        while len(self._launchers) < self._n_launchers:
-            try:
-                self._launchers.append(prepare(self.n_open_files))
-            except OSError:
-                return  # a fork bomb is on; the next command tries again
-
-    def replace_launchers(self, n_open_files: int) -> None:
-        if n_open_files != self.n_open_files:
-            self.n_open_files = n_open_files
-            while self._launchers:
-                self._launchers.pop().close()
-            self.refill()
-
-    def launch(self, order: Dict[str, Any], begin: Callable[[Launcher], None], on_exit: Callable[[int], None]) -> None:
-        """Hands `order` to a launcher through `begin`. Raises Refusal(cannot_start)."""
-        for _ in range(self._n_launchers + 2):
-            try:
-                launcher = self._launchers.pop() if self._launchers else prepare(self.n_open_files)
-            except OSError as error:
-                raise Refusal(
-                    "cannot_start", f"no process can be started: {error.strerror}; kill something first"
-                ) from None
-            try:
-                begin(launcher)
-            except OSError:
-                launcher.close()
-                continue
-            except Refusal:
-                launcher.close()
-                raise
-            self._children[launcher.pid] = on_exit
-            if not self._refilling:
-                self._refilling = True
-                self.loop.call_soon(self.refill)
-            return
-        raise Refusal("cannot_start", "the sandbox's launchers die; it may be out of memory")
+    def adopt(self, pid: int, on_exit: Callable[[int], None]) -> None:
+        self._children[pid] = on_exit
 
     def new_mark(self) -> int:
         self._next_mark += 1
@@ -97,13 +57,21 @@ class Supervisor:
 
     # Commands
 
-    def start(self, process_id: str, account: Account, order: Dict[str, Any], timeout_s: Optional[float]) -> Process:
+    def start(
+        self,
+        process_id: str,
+        order: Order,
+        *,
+        stdin: bool,
+        separate: bool,
+        size: Optional[Tuple[int, int]],
+        timeout_s: Optional[float],
+    ) -> Process:
         if sum(1 for p in self.processes.values() if p.ended) >= MAX_UNACKNOWLEDGED:
             raise Refusal("too_many_unacknowledged", "acknowledge the results of earlier commands first")
-        mark = self.new_mark()
-        order.update(uid=account.uid, gid=account.gid, groups=account.groups, mark=mark)
-        process = Process(self.loop, self.store, process_id, mark, order)
-        self.launch(order, process.start, process.exited)
+        process = Process(self.loop, self.store, process_id, order, stdin=stdin, separate=separate, size=size)
+        process.start(self._spawner)
+        self.adopt(process.pid, process.exited)
         self.processes[process_id] = process
         if timeout_s is not None:
             process.timeout = self.loop.call_later(timeout_s, lambda: self.end(process, "timed_out"))
@@ -135,9 +103,6 @@ class Supervisor:
             return
         if self.processes.pop(process.id, None) is None:
             return
-        if process.refusal is not None:
-            process.forget()
-            return
         self.forgotten[process.mark] = process
         if not process.listening:
             process.forget()
@@ -168,9 +133,7 @@ class Supervisor:
             self._sweep()
 
     def _sweep(self) -> None:
-        spare = {launcher.pid for launcher in self._launchers}
-        spare.update(self._children)
-        killed = sweep.kill_pass({kill.mark for kill in self._kills}, spare)
+        killed = sweep.kill_pass({kill.mark for kill in self._kills}, spare=set(self._children))
         self.loop.reap()
         unmarked = killed.get(0, set())
         over: List[_Kill] = []
@@ -192,7 +155,5 @@ class Supervisor:
         if os.getpid() != 1:
             marks = {p.mark for p in self.processes.values()} | set(self.forgotten)
             for _ in range(100):
-                if not sweep.kill_pass(marks, {launcher.pid for launcher in self._launchers}):
+                if not sweep.kill_pass(marks, spare=set()):
                     break
-        for launcher in self._launchers:
-            launcher.close()

@@ -63,12 +63,7 @@ class View(Channel, Watcher):
         process = self._process
         if not self.open:
             return
-        if process.refusal is not None:
-            if process.ended:
-                self._leave()
-                self.fail(process.refusal)
-            return
-        if self._notify and process.started:
+        if self._notify:
             self._notify = False
             self.event(started={"pid": process.pid, "stdin_bytes": process.stdin_bytes, "separate": process.separate})
         if process.ended and self._totals is None:

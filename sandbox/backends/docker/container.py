@@ -125,7 +125,6 @@ def guest_config(spec: SandboxSpec) -> dict[str, Any]:
     return {
         "env": dict(spec.env),
         "output_bytes": spec.limits.output_bytes,
-        "n_open_files": spec.limits.n_open_files,
         "orphan_after_s": spec.orphan_after_s,
     }
 
