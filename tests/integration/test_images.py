@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.to_thread
 import pytest
+from blockbuster import blockbuster_ctx
 
 from sandbox.backends.docker import host_config, images
 from sandbox.backends.docker.engine import Engine, EngineImage
@@ -20,9 +21,11 @@ pytestmark = pytest.mark.docker
 BASE = shipped_dir() / "base.toml"
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
+@pytest.fixture(autouse=True)
+def no_blocking_calls() -> Iterator[None]:
+    """Fails a test that blocks the event loop."""
+    with blockbuster_ctx(["sandbox", "docker"]):
+        yield
 
 
 @pytest.fixture
@@ -239,14 +242,16 @@ async def test_nothing_of_the_hosts_package_settings_is_in_an_image(engine: Engi
     files = tmp_path / "files"
     secrets = {*_private_certificates(), "/run/boatyard"}
     assert await anyio.to_thread.run_sync(_files_that_hold, secrets, files) == set()
-    holders = await anyio.to_thread.run_sync(_files_that_hold, _hosts(), files)
-    ours = {path for path in holders - _from_packages(files) if "__pycache__" not in path}
+    hosts = await anyio.to_thread.run_sync(_hosts)
+    holders = await anyio.to_thread.run_sync(_files_that_hold, hosts, files)
+    packaged = await anyio.to_thread.run_sync(_from_packages, files)
+    ours = {path for path in holders - packaged if "__pycache__" not in path}
     assert not {path for path in ours if not path.startswith("/var/lib/dpkg/")}
     assert not list((files / "etc/apt/sources.list.d").iterdir())
     history = await anyio.run_process(["docker", "history", "--no-trunc", built.id])
     inspected = await anyio.run_process(["docker", "inspect", built.id])
     said = history.stdout + inspected.stdout
-    assert not [text for text in secrets | _hosts() if text.encode() in said]
+    assert not [text for text in secrets | hosts if text.encode() in said]
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import contextlib
 import fcntl
 import os
 import shlex
-import tempfile
 import time
 import uuid
 from collections import deque
@@ -182,7 +181,7 @@ async def _make(engine: Engine, plan: _Plan, state: Path, progress: Progress, *,
     if base is None:
         raise ImageBuildFailed(f"the base of {plan.tag} was removed while it was used: build again", step="base")
     name = f"boatyard-build-{plan.file.name}-{uuid.uuid4().hex[:8]}"
-    with tempfile.TemporaryDirectory(prefix="boatyard-build-", ignore_cleanup_errors=True) as scratch:
+    async with anyio.TemporaryDirectory(prefix="boatyard-build-", ignore_cleanup_errors=True) as scratch:
         host = await _host_config(Path(scratch), base)
         try:
             container = await engine.start_build_container(
@@ -210,7 +209,8 @@ async def _import_rootfs(
     if found is not None:
         return found
     tar = await make(rootfs, state=state, progress=progress, rebuild=rebuild)
-    progress(f"==> handing {tar.stat().st_size >> 20} MiB to the engine")
+    size_bytes = (await anyio.Path(tar).stat()).st_size
+    progress(f"==> handing {size_bytes >> 20} MiB to the engine")
     labels = {LABEL: IMAGE_MARK, SUITE_LABEL: rootfs.suite}
     changes = [f"LABEL {key}={value}" for key, value in labels.items()]
     await engine.import_image(tar, repository="boatyard/rootfs", tag=tag, changes=[*changes, 'CMD ["/bin/bash"]'])

@@ -6,7 +6,6 @@ Owns the cache of finished ones in the state directory. Uses this machine's own 
 import os
 import platform
 import shutil
-import tempfile
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,7 +76,7 @@ async def make(rootfs: Rootfs, *, state: Path, progress: Progress, rebuild: bool
     progress(f"==> making a Debian root filesystem from {len(rootfs.packages)} packages and what they need")
     unfinished = directory / f"{rootfs.digest[:12]}.{os.getpid()}.new.tar"
     try:
-        with tempfile.TemporaryDirectory(prefix="boatyard-rootfs-") as scratch:
+        async with anyio.TemporaryDirectory(prefix="boatyard-rootfs-") as scratch:
             sources = await _sources(rootfs.suite, Path(scratch))
             argv = mmdebstrap_command(rootfs, Path(unfinished), sources, await apt_config())
             await run_step("rootfs", argv, progress=progress, env={**os.environ, "LC_ALL": "C.UTF-8"})
@@ -100,7 +99,7 @@ def mmdebstrap_command(rootfs: Rootfs, tar: Path, sources: Path | None, apt_conf
 
 async def apt_config() -> str:
     """What `apt-config dump` says here; empty on a machine without apt."""
-    if shutil.which("apt-config") is None:
+    if await anyio.to_thread.run_sync(shutil.which, "apt-config") is None:
         return ""
     with anyio.fail_after(30.0):
         done = await anyio.run_process(["apt-config", "dump"], check=False)
@@ -152,9 +151,9 @@ async def _sources(suite: str, scratch: Path) -> Path | None:
 
 
 async def _ensure_mmdebstrap(progress: Progress) -> None:
-    if shutil.which("mmdebstrap") is not None:
+    if await anyio.to_thread.run_sync(shutil.which, "mmdebstrap") is not None:
         return
-    if shutil.which("apt-get") is None:
+    if await anyio.to_thread.run_sync(shutil.which, "apt-get") is None:
         raise ImageBuildFailed(
             "mmdebstrap is needed to make a Debian root filesystem and there is no apt-get here to install it with:"
             " install mmdebstrap, or name an image the engine has as `base`",
