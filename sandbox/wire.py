@@ -160,14 +160,12 @@ class SessionDecoder:
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         if self.key is None:
-            if not self._first_marker(data):
-                return iter(())
+            data = self._pin_key(data)
+        at = self._find_marker(data) if self.key is not None else -1
+        if at >= 0:
+            self._restart(data[at:])
         else:
-            at = self._find_marker(data)
-            if at >= 0:
-                self._restart(data[at:])
-            else:
-                self._buffer += data
+            self._buffer += data
         return self._frames()
 
     def settle(self, *, accepted: bool) -> None:
@@ -178,28 +176,31 @@ class SessionDecoder:
         if stale is not None:
             self._old_tags = [*self._old_tags[-7:], stale]
 
-    def _first_marker(self, data: bytes) -> bool:
-        self._buffer += data
-        at = self._buffer.find(MAGIC)
-        if at < 0 or len(self._buffer) < at + MARKER_BYTES:
-            return False
-        self.key = bytes(self._buffer[at + len(MAGIC) : at + MARKER_BYTES])
-        self._marker = MAGIC + self.key
-        self._restart(bytes(self._buffer[at + MARKER_BYTES :]))
-        return True
+    def _pin_key(self, data: bytes) -> bytes:
+        """Takes the key from the first marker; returns what is to be decoded, from that marker on."""
+        window = bytes(self._buffer) + data
+        self._buffer.clear()
+        at = window.find(MAGIC)
+        if at < 0:
+            return window[-(len(MAGIC) - 1) :]
+        if len(window) >= at + MARKER_BYTES:
+            self.key = window[at + len(MAGIC) : at + MARKER_BYTES]
+            self._marker = MAGIC + self.key
+        return window[at:]
 
     def _find_marker(self, data: bytes) -> int:
         """The index in `data` just after the last marker that ends in it, or -1."""
         keep = MARKER_BYTES - 1
         at = data.rfind(self._marker)
         if at >= 0:
-            self._tail = b""
-            return at + MARKER_BYTES
-        seam = self._tail + data[:keep]
-        at = seam.find(self._marker)
-        found = at + MARKER_BYTES - len(self._tail) if at >= 0 else -1
-        self._tail = b"" if found >= 0 else (self._tail + data)[-keep:]
-        return found
+            at += MARKER_BYTES
+        else:
+            seam = self._tail + data[:keep]
+            begun = seam.find(self._marker)
+            at = begun + MARKER_BYTES - len(self._tail) if begun >= 0 else -1
+        # What follows may hold the beginning of yet another one.
+        self._tail = data[at:][-keep:] if at >= 0 else (self._tail + data)[-keep:]
+        return at
 
     def _restart(self, rest: bytes) -> None:
         if self._tag is not None:
