@@ -41,7 +41,8 @@ format: venv ## let ruff fix and format
 bench: setup ## measure against the Docker SDK and others; writes bench-results/latest.json (BENCH_ARGS=--quick)
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)
 
-COMPILE := $${BOATYARD_STATE_DIR:-/var/lib/boatyard}/uv/bin/uv pip compile --quiet --upgrade --universal \
+STATE = $(shell $(PYTHON) -c "import os; from sandbox.state import state_dir as d; print(d(os.environ, uid=os.geteuid()))")
+COMPILE = $(STATE)/uv/bin/uv pip compile --quiet --upgrade --universal \
 	--python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
 pins: venv ## write the requirement files anew from pyproject.toml
