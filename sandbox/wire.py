@@ -161,7 +161,10 @@ class SessionDecoder:
     def feed(self, data: bytes) -> Iterator[Frame]:
         if self.key is None:
             data = self._pin_key(data)
-        at = self._find_marker(data) if self.key is not None else -1
+        if self.key is None:
+            self._buffer += data
+            return iter(())
+        at = self._find_marker(data)
         if at >= 0:
             self._restart(data[at:])
         else:
