@@ -146,7 +146,7 @@ class Process:
         self._read(stream, _READ_SIZE)
         self._changed()
 
-    def _read(self, stream: int, n_bytes: int) -> int:
+    def _read(self, stream: int, n_bytes: int, *, trim: bool = True) -> int:
         """One read from the pipe into the record; 0 when there is nothing now, or nothing ever again."""
         fd = self._outputs.get(stream, -1)
         if fd < 0:
@@ -161,7 +161,7 @@ class Process:
             self._close_output(stream)
             return 0
         recorder = self.recorders[stream]
-        recorder.append(data)
+        recorder.append(data, trim=trim)
         if len(data) == 65536 and not self.tty:
             # Refused once the user's pipe budget is spent; 64 KiB work too.
             with contextlib.suppress(OSError):
@@ -282,8 +282,10 @@ class Process:
         self.duration_s = self._loop.now - self._begun
         for stream, fd in list(self._outputs.items()):
             left = _waiting_bytes(fd)
+            # It can wait for its readers no longer. A pipe holds 1 MiB at most, so for them all of it is kept.
+            trim = all(watcher.needs(stream) is None for watcher in self.watchers)
             while left > 0:
-                n = self._read(stream, min(left, _READ_SIZE))
+                n = self._read(stream, min(left, _READ_SIZE), trim=trim)
                 if not n:
                     break
                 left -= n
@@ -307,7 +309,7 @@ class Process:
             self._close_output(stream)
         self._close_stdin_now()
         for recorder in self.recorders.values():
-            recorder.discard_file()
+            recorder.release()
 
     @property
     def listening(self) -> bool:

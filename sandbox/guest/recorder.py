@@ -5,10 +5,13 @@ from typing import List, Optional, Tuple
 
 IN_MEMORY = 16 << 10
 RING = 256 << 10
+_PAGE = 4096
+"""A file's last page is charged whole by the file system."""
 
 
 class OutputStore:
-    """The directory of recorded output and its budget. The oldest file of an ended command goes first."""
+    """The directory of recorded output and its budget. The oldest file of an ended command goes first, and not before
+    its room is needed: whoever was told its path may read it, though the command itself is forgotten."""
 
     def __init__(self, directory: str, budget: int) -> None:
         self.directory = directory
@@ -21,6 +24,8 @@ class OutputStore:
         return self.budget // 2
 
     def add(self, recorder: "Recorder") -> None:
+        if not self.take(_PAGE):
+            self._used += _PAGE
         self._files.append(recorder)
 
     def take(self, n_bytes: int) -> bool:
@@ -37,7 +42,7 @@ class OutputStore:
         self._used -= n_bytes
 
     def give_back(self, recorder: "Recorder", n_bytes: int) -> None:
-        self._used -= n_bytes
+        self._used -= n_bytes + _PAGE
         self._files.remove(recorder)
 
 
@@ -56,7 +61,8 @@ class Recorder:
         self._in_file = 0
         self._ring = bytearray()
 
-    def append(self, data: bytes) -> None:
+    def append(self, data: bytes, *, trim: bool = True) -> None:
+        """`trim=False`: the ring may grow by it, so that nothing is lost."""
         self.total += len(data)
         if self._fd < 0 and not self.file_truncated:
             if self.total <= IN_MEMORY:
@@ -67,8 +73,8 @@ class Recorder:
         if taken < len(data):
             self.file_truncated = True
             self._ring += data[taken:]
-            if len(self._ring) > 2 * RING:
-                del self._ring[:-RING]
+            if trim:
+                del self._ring[: -2 * RING]
 
     def has(self, offset: int) -> bool:
         """Whether the byte at `offset` is recorded anywhere."""
@@ -89,13 +95,21 @@ class Recorder:
         offset = max(offset, start)
         return offset, bytes(self._ring[offset - start : offset - start + limit])
 
+    def release(self) -> None:
+        """Nobody reads it through us any more. The file stays for the user, as long as there is room."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self.ended = True
+        self._memory, self._ring = bytearray(), bytearray()
+
     def discard_file(self) -> None:
-        if self._fd < 0:
+        if self.path is None:
             return
-        os.close(self._fd)
-        self._fd = -1
-        if self.path is not None:
-            os.unlink(self.path)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        os.unlink(self.path)
         self._store.give_back(self, self._in_file)
         self.path = None
         self._in_file = 0
