@@ -288,10 +288,22 @@ class Engine:
     async def remove_container(self, container: str) -> None:
         """Remove a container by id or name, running or not, with its anonymous volumes. One that is gone is fine."""
         with contextlib.suppress(SandboxNotFound):
-            await self.call(
-                lambda client: client.api.remove_container(container, v=True, force=True),
-                doing=f"remove container {container}",
-            )
+            try:
+                await self.call(
+                    lambda client: client.api.remove_container(container, v=True, force=True),
+                    doing=f"remove container {container}",
+                )
+            except EngineError as error:
+                # A container that removes itself when it ends may be at it just now.
+                if error.context.get("status") != 409 or "already in progress" not in error.message:
+                    raise
+                await self._removed(container)
+
+    async def _removed(self, container: str) -> None:
+        """Returns when somebody else's removal of it is done. Raises: SandboxNotFound, which says the same."""
+        await self.call(
+            lambda client: client.api.wait(container, condition="removed"), doing=f"wait for the end of {container}"
+        )
 
 
 @contextlib.contextmanager
