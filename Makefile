@@ -30,7 +30,7 @@ check: venv ## ruff, pyright (source and tests; the guest as Python 3.8), import
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --warnings
 	$(BIN)/pyright --warnings -p pyrightconfig.guest.json
-	$(BIN)/python tools/check_guest.py
+	$(BIN)/python .ci/check_guest.py
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/deptry .
 

@@ -256,8 +256,8 @@ class Link:
         elif frame.kind == wire.CREDIT:
             channel.receive_credit(wire.unpack_credit(frame.payload))
         elif frame.kind == wire.RESULT:
-            del self._channels[frame.channel]
             _finish(channel, _json(frame.payload))
+            del self._channels[frame.channel]
         else:
             raise wire.Violation("the guest closed a channel without a result")
 
