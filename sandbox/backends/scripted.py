@@ -21,7 +21,8 @@ from typing import Self
 
 from sandbox.backends.memory import MemoryFiles
 from sandbox.backends.scripted_process import Reply, ScriptedHandle, ScriptedProcess
-from sandbox.errors import ProcessNotFound, RequestConflict, SandboxError, SandboxLost
+from sandbox.client.processes import bounds, start_request
+from sandbox.errors import InvalidArgument, ProcessNotFound, RequestConflict, SandboxError, SandboxLost
 from sandbox.paths import resolve
 from sandbox.protocol import Command, PathLike
 from sandbox.types import ExecResult, ProcessId, ProcessInfo, RequestId, SandboxId, TerminalSize
@@ -105,6 +106,9 @@ class ScriptedSandbox(MemoryFiles):
         request_id: RequestId | None = None,
     ) -> ExecResult:
         call = _call(command, cwd, env, user, timeout_s)
+        bounds(head_bytes, tail_bytes, 1)
+        if stdin is not None and not isinstance(stdin, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
+            raise InvalidArgument(f"stdin takes bytes, not {type(stdin).__name__}")
         process = await self._run(replace(call, stdin=stdin or b"", separate=separate), request_id)
         process.end_stdin()
         try:
@@ -225,6 +229,8 @@ def _call(
     user: str | None,
     timeout_s: float | None,
 ) -> Call:
+    """Checked as a real sandbox does. Raises: InvalidArgument, InvalidPath, PathEscapes."""
+    start_request(command, cwd=cwd, env=env, user=user, timeout_s=timeout_s)
     return Call(
         command=command if isinstance(command, str) else tuple(command),
         cwd=None if cwd is None else resolve(cwd),
