@@ -9,6 +9,7 @@ import pytest
 
 from sandbox import fallbacks
 from sandbox.backends.memory import MemoryFiles
+from sandbox.conformance.tar_bytes import END, tar_file
 from sandbox.errors import (
     EditNotFound,
     EditNotUnique,
@@ -20,7 +21,6 @@ from sandbox.errors import (
 )
 from sandbox.protocol import FileSystem, SupportsEdit, SupportsSearch, SupportsStreams
 from sandbox.types import GrepMode
-from tests.unit.sandbox.tar_bytes import END, tar_entry
 
 
 class CoreOnly:
@@ -108,11 +108,11 @@ async def test_download_is_a_tar_that_upload_takes(files: CoreOnly) -> None:
     [
         (b"", InvalidArgument),
         (b"garbage" * 100, InvalidArgument),
-        (tar_entry("a", b"x"), InvalidArgument),
-        (tar_entry("a", b"x" * 1000)[:900], InvalidArgument),
-        (tar_entry("ok", b"x") + tar_entry("../up") + END, PathEscapes),
-        (tar_entry("ok", b"x") + tar_entry("/abs") + END, PathEscapes),
-        (tar_entry("ok", b"x") + tar_entry("src", b"x") + END, IsDirectory),
+        (tar_file("a", b"x"), InvalidArgument),
+        (tar_file("a", b"x" * 1000)[:900], InvalidArgument),
+        (tar_file("ok", b"x") + tar_file("../up") + END, PathEscapes),
+        (tar_file("ok", b"x") + tar_file("/abs") + END, PathEscapes),
+        (tar_file("ok", b"x") + tar_file("src", b"x") + END, IsDirectory),
     ],
 )
 async def test_a_bad_tar_changes_nothing(files: CoreOnly, tar: bytes, error: type[Exception]) -> None:

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sandbox.backends.memory import ENTRY_BYTES, MemoryFiles
+from sandbox.conformance.tar_bytes import END, tar_file, tar_link
 from sandbox.errors import InvalidArgument, NoSpace, NotSupported, PermissionDenied, RequestConflict
 from sandbox.types import KIB, RequestId
-from tests.unit.sandbox.tar_bytes import END, link_entry, tar_entry
 
 EMPTY_BYTES = 4 * ENTRY_BYTES
 """The directories every tree has: /workspace, /home, /home/user, /tmp."""
@@ -47,7 +47,7 @@ async def test_an_upload_that_does_not_fit_changes_nothing() -> None:
     files = MemoryFiles(max_bytes=EMPTY_BYTES + 8 * KIB)
     await files.write("a", b"before")
     with pytest.raises(NoSpace):
-        await files.upload(tar_entry("a", b"after") + tar_entry("b", bytes(9 * KIB)) + END)
+        await files.upload(tar_file("a", b"after") + tar_file("b", bytes(9 * KIB)) + END)
     assert await files.read("a") == b"before"
     assert [info.path.name for info in await files.ls()] == ["a"]
     await files.write("c", bytes(4 * KIB))
@@ -56,7 +56,7 @@ async def test_an_upload_that_does_not_fit_changes_nothing() -> None:
 async def test_links_and_the_root_are_refused() -> None:
     files = MemoryFiles()
     with pytest.raises(NotSupported):
-        await files.upload(link_entry("l", "a") + END)
+        await files.upload(tar_link("l", "a") + END)
     with pytest.raises(PermissionDenied):
         await files.delete("/", recursive=True)
 
@@ -84,6 +84,6 @@ async def test_a_failed_request_fails_again_the_same_way() -> None:
 async def test_trees_as_deep_as_a_path_can_be() -> None:
     files = MemoryFiles()
     await files.write("d/" * 2000 + "f", b"x")
-    await files.upload(tar_entry("a", b"x") + END)
+    await files.upload(tar_file("a", b"x") + END)
     await files.delete("d", recursive=True)
     assert [info.path.name for info in await files.ls()] == ["a"]
