@@ -167,7 +167,9 @@ class SupportsStreams(Protocol):
     ) -> int:
         """Unpacks a tar below `path`, whole or not at all, and returns the number of entries.
 
-        Raises: PathEscapes (a name or link in it leads out), InvalidArgument (not a tar, a device in it), NoSpace.
+        Symlinks are kept as they are and never followed.
+
+        Raises: PathEscapes (a name or hard link leads out), InvalidArgument (not a tar, a device in it), NoSpace.
         """
         ...
 

@@ -51,30 +51,23 @@ def follow_size(process: GuestProcess) -> None:
 
 async def feed(process: GuestProcess, stdin: TextIO) -> None:
     """Passes standard input on until it ends or the command does."""
-    loop = asyncio.get_running_loop()
-    readable = asyncio.Event()
     fd = stdin.fileno()
-    try:
-        loop.add_reader(fd, readable.set)
-    except PermissionError:
-        await _feed_file(process, fd)  # a regular file cannot be polled, and need not be
-        return
-    try:
-        with contextlib.suppress(ProcessEnded):
-            while True:
-                await readable.wait()
-                readable.clear()
-                data = os.read(fd, _PIECE)
-                if not data:
-                    await process.close_stdin()
-                    return
-                await process.write_stdin(data)
-    finally:
-        loop.remove_reader(fd)
-
-
-async def _feed_file(process: GuestProcess, fd: int) -> None:
     with contextlib.suppress(ProcessEnded):
-        while data := await asyncio.to_thread(os.read, fd, _PIECE):
+        while data := await _read(fd):
             await process.write_stdin(data)
         await process.close_stdin()
+
+
+async def _read(fd: int) -> bytes:
+    """Waits for one readiness and reads once: the descriptor is shared with our parent, so it stays blocking."""
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    try:
+        loop.add_reader(fd, lambda: ready.done() or ready.set_result(None))
+    except PermissionError:
+        return await asyncio.to_thread(os.read, fd, _PIECE)  # a regular file cannot be polled, and need not be
+    try:
+        await ready
+    finally:
+        loop.remove_reader(fd)
+    return os.read(fd, _PIECE)

@@ -11,7 +11,7 @@ MEMORY: dict[str, str] = {
         for check in CHECKS
         if check.needs in (Ability.PROCESSES, Ability.WATCH)
     },
-    "symlinks_inside_an_upload_are_kept": _NO_LINKS,
+    "symlinks_in_an_upload_are_kept_and_not_followed": _NO_LINKS,
     "a_link_is_deleted_and_moved_not_its_target": _NO_LINKS,
     "reading_through_a_link": _NO_LINKS,
 }

@@ -55,6 +55,14 @@ def _open_regular(path: str, flags: int) -> int:
     raise Refusal("not_regular_file", f"{path}: is a pipe, a socket or a device, not a file")
 
 
+def _make_parents(path: str) -> None:
+    directory = os.path.dirname(path)
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory) from None
+
+
 class Files:
     """`trees` are the directories out of which a symlink must not lead a write."""
 
@@ -69,7 +77,7 @@ class Files:
         path = request["path"]
         try:
             if request.get("parents"):
-                os.makedirs(os.path.dirname(path), exist_ok=True)
+                _make_parents(path)
             os.mkdir(path)
         except FileExistsError:
             if not (request.get("exist_ok") and os.path.isdir(path)):
@@ -83,7 +91,7 @@ class Files:
         try:
             found = os.lstat(target)
         except FileNotFoundError:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
+            _make_parents(target)
         else:
             if not request.get("overwrite") or stat_module.S_ISDIR(found.st_mode):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
@@ -158,7 +166,7 @@ class PendingFile:
         self.path = path
         self._overwrite = overwrite
         self._directory = os.path.dirname(path)
-        os.makedirs(self._directory, exist_ok=True)
+        _make_parents(path)
         existing = self._existing_mode()
         self._mode = mode if mode is not None else existing
         self._temporary: Optional[str] = None

@@ -122,7 +122,7 @@ class Supervisor:
         if process is None:
             process = next((p for p in self.forgotten.values() if p.id == process_id), None)
         if process is None:
-            raise Refusal("process_not_found", f"there is no process {process_id!r}, or its result was acknowledged")
+            raise not_there(process_id)
         return process
 
     # Killing
@@ -157,3 +157,7 @@ class Supervisor:
             for _ in range(100):
                 if not sweep.kill_pass(marks, spare=set()):
                     break
+
+
+def not_there(process_id: str) -> Refusal:
+    return Refusal("process_not_found", f"there is no process {process_id!r}, or its result was acknowledged")

@@ -1,0 +1,178 @@
+"""`boatyard exec` as a person uses it: a real process, a real engine, real signals, a real terminal."""
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.docker
+
+BOATYARD = str(Path(sys.executable).with_name("boatyard"))
+LIMIT_S = 60
+
+
+def boatyard(*words: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run([BOATYARD, "exec", *words], input=stdin, capture_output=True, timeout=LIMIT_S, check=False)
+
+
+def our_containers() -> set[str]:
+    listing = subprocess.run(
+        ["docker", "ps", "-aq", "--filter", "label=boatyard=1"], capture_output=True, text=True, timeout=30, check=True
+    )
+    return set(listing.stdout.split())
+
+
+def test_output_and_exit_code_are_the_commands_own() -> None:
+    done = boatyard("-c", "echo out; echo err >&2; exit 7")
+    assert (done.returncode, done.stdout, done.stderr) == (7, b"out\n", b"err\n")
+
+
+def test_bytes_come_through_a_pipe_as_they_are() -> None:
+    done = boatyard("--", "python3", "-c", "import sys; sys.stdout.buffer.write(bytes(range(256)) * 40000)")
+    assert done.stdout == bytes(range(256)) * 40000
+
+
+def test_words_meet_no_shell() -> None:
+    assert boatyard("--", "printf", "%s|", "a b", "$HOME", "*").stdout == b"a b|$HOME|*|"
+
+
+def test_options_of_the_command_are_its_own() -> None:
+    assert boatyard("--", "echo", "--timeout", "-c", "x").stdout == b"--timeout -c x\n"
+
+
+def test_a_timeout_is_124_and_says_so() -> None:
+    done = boatyard("--timeout", "0.5", "--", "sleep", "60")
+    assert done.returncode == 124
+    assert b"killed after 0.5 s" in done.stderr
+
+
+def test_a_missing_command_is_127_and_a_signal_128_and_its_number() -> None:
+    assert boatyard("--", "no-such-program").returncode == 127
+    assert boatyard("--", "/etc/passwd").returncode == 126
+    assert boatyard("-c", "kill -TERM $$").returncode == 128 + signal.SIGTERM
+
+
+def test_environment_directory_input_and_files_go_in(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "odd name\n").write_text("inside")
+    done = boatyard(
+        "-i", "--copy", str(tmp_path), "--cwd", "data", "-e", "A=b c", "-c", 'echo "$A"; cat; cat odd*', stdin=b"in\n"
+    )
+    assert done.stdout == b"b c\nin\ninside"
+
+
+def test_memory_is_limited() -> None:
+    done = boatyard("--memory", "256m", "--", "cat", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+    assert done.stdout == b"%d\n" % (256 << 20)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), b"either a command"),
+        (("--memory", "lots", "--", "true"), b"not a size"),
+        (("--memory", "1m", "--", "true"), b"memory"),
+        (("-e", "novalue", "--", "true"), b"NAME=VALUE"),
+        (("--mount", "/etc", "--", "true"), b"SOURCE:TARGET"),
+        (("--mount", "/nonexistent:/x", "--", "true"), b"does not exist"),
+        (("-t", "--", "true"), b"--interactive"),
+        (("--no-such-option", "--", "true"), b"no-such-option"),
+    ],
+)
+def test_bad_options_are_refused_with_a_sentence(words: tuple[str, ...], says: bytes) -> None:
+    done = boatyard(*words)
+    assert done.returncode == 2
+    assert says in done.stderr.replace(b"\n", b" ")
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--image", "no-such-image-anywhere", "--", "true"), b"[image_not_found]"),
+        (("--user", "nobody-here", "--", "true"), b"[unknown_user]"),
+        (("--cwd", "/no/such", "--", "true"), b"[not_found]"),
+        (("--copy", "/etc/passwd", "--", "true"), b"[invalid_argument]"),
+        (("--timeout", "-1", "--", "true"), b"[invalid_argument]"),
+    ],
+)
+def test_what_cannot_be_had_is_125_with_a_sentence_and_a_code(words: tuple[str, ...], says: bytes) -> None:
+    before = our_containers()
+    done = boatyard(*words)
+    assert done.returncode == 125
+    assert says in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert our_containers() <= before
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_and_the_sandbox(signum: signal.Signals) -> None:
+    before = our_containers()
+    with subprocess.Popen([BOATYARD, "exec", "-c", "echo ready; sleep 60"], stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"ready\n"
+        running.send_signal(signum)
+        assert running.wait(LIMIT_S) == 128 + signum
+    assert our_containers() <= before
+
+
+def test_a_reader_that_goes_away_ends_the_command() -> None:
+    before = our_containers()
+    with subprocess.Popen([BOATYARD, "exec", "--", "yes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stdout.read(4) == b"y\ny\n"
+        running.stdout.close()
+        assert running.wait(LIMIT_S) != 0
+        assert running.stderr is not None
+        assert b"Traceback" not in running.stderr.read()
+    assert our_containers() <= before
+
+
+class Terminal:
+    """A program on a terminal of ours, typed into and read from."""
+
+    def __init__(self, *words: str) -> None:
+        self.pid, self._fd = pty.fork()
+        if self.pid == 0:
+            os.execv(words[0], words)
+        self.shown = b""
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._fd, keys)
+
+    def wait_for(self, text: bytes) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        while text not in self.shown:
+            assert select.select([self._fd], [], [], max(deadline - time.monotonic(), 0))[0], self.shown
+            self.shown += os.read(self._fd, 65536)
+        self.shown = self.shown.partition(text)[2]
+
+    def exit_code(self) -> int:
+        while True:
+            try:
+                if not os.read(self._fd, 65536):
+                    break
+            except OSError:
+                break
+        os.close(self._fd)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def test_a_shell_on_a_terminal() -> None:
+    terminal = Terminal(BOATYARD, "exec", "-it", "--", "bash", "--norc")
+    terminal.wait_for(b"$ ")
+    terminal.type(b"echo $((6*7))-$(tty | cut -c-9)\r")
+    terminal.wait_for(b"42-/dev/pts/")
+    terminal.wait_for(b"$ ")
+    terminal.type(b"sleep 60\r")
+    terminal.wait_for(b"sleep 60")
+    terminal.type(b"\x03")
+    terminal.wait_for(b"$ ")
+    terminal.type(b"exit 5\r")
+    assert terminal.exit_code() == 5
