@@ -18,6 +18,7 @@ from sandbox.guest.spawn import Order, Spawner, Streams
 
 _READ_SIZE = 256 << 10
 _PIPE_SIZE = 1 << 20
+_TERMINAL_REST_S = 0.05
 _F_SETPIPE_SZ = 1031
 STDIN_WINDOW = 256 << 10
 
@@ -158,7 +159,10 @@ class Process:
         except OSError:
             data = b""  # EIO: the last holder of the terminal is gone
         if not data:
-            self._close_output(stream)
+            if fd == self._terminal and self.exit_status is None:
+                self._rest(stream)
+            else:
+                self._close_output(stream)
             return 0
         recorder = self.recorders[stream]
         recorder.append(data, trim=trim)
@@ -167,6 +171,15 @@ class Process:
             with contextlib.suppress(OSError):
                 fcntl.fcntl(fd, _F_SETPIPE_SZ, _PIPE_SIZE)
         return len(data)
+
+    def _rest(self, stream: int) -> None:
+        """Nobody holds the terminal just now, but the command lives: it may be exiting, or open it again.
+
+        To close our end here would hang up on it, and turn `exit 0` into a death by SIGHUP.
+        """
+        self._loop.unwatch(self._outputs[stream])
+        self._held.add(stream)
+        self._loop.call_later(_TERMINAL_REST_S, self.release)
 
     def _close_output(self, stream: int) -> None:
         fd = self._outputs.pop(stream)
@@ -191,7 +204,7 @@ class Process:
                 self._held.discard(stream)
                 fd = self._outputs.get(stream, -1)
                 if fd >= 0:
-                    self._loop.watch(fd, READ, lambda _, stream=stream: self._readable(stream))
+                    self._watch_output(stream, fd)
 
     # Input
 
@@ -289,6 +302,7 @@ class Process:
                 if not n:
                     break
                 left -= n
+        self.release()
         if self.timeout is not None:
             self.timeout.cancel()
         if not self.tty:
