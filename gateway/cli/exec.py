@@ -39,6 +39,9 @@ def exec_command(
     user: Annotated[str | None, typer.Option(help="A user of the image to run as.")] = None,
     copy: Annotated[Path | None, typer.Option(help="Copy this directory to /workspace first.")] = None,
     mount: Annotated[list[str] | None, typer.Option(help="SOURCE:TARGET[:rw], read-only unless :rw.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE, to find the sandbox by; can be repeated.")
+    ] = None,
     interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Pass standard input on.")] = False,
     tty: Annotated[bool, typer.Option("--tty", "-t", help="Give it a terminal, with -i.")] = False,
 ) -> None:
@@ -52,11 +55,11 @@ def exec_command(
     if tty and not (interactive and sys.stdin.isatty()):
         raise typer.BadParameter("--tty needs --interactive and a terminal on standard input")
     run = _Run(
-        spec=_spec(image, memory, cpus, mount or []),
+        spec=_spec(image, memory, cpus, mount or [], label or []),
         command=shell or words,
         timeout_s=timeout,
         cwd=cwd,
-        env=_env(env or []),
+        env=_pairs(env or []),
         user=user,
         copy=copy,
         interactive=interactive,
@@ -171,13 +174,14 @@ def _exit_code(result: ExecResult, timeout_s: float | None) -> int:
     return BY_SIGNAL + (result.signal or signal.SIGKILL)
 
 
-def _spec(image: str, memory: str, cpus: float, mounts: list[str]) -> SandboxSpec:
+def _spec(image: str, memory: str, cpus: float, mounts: list[str], labels: list[str]) -> SandboxSpec:
     try:
         limits = Limits.for_memory(_size(memory)).model_copy(update={"cpus": cpus})
         return SandboxSpec(
             image=image,
             limits=Limits.model_validate(limits.model_dump()),
             mounts=tuple(_mount(text) for text in mounts),
+            labels=_pairs(labels),
             orphan_after_s=_ORPHAN_AFTER_S,
         )
     except ValidationError as error:
@@ -203,7 +207,7 @@ def _mount(text: str) -> Mount:
     return Mount.model_validate({"source": path, "target": target, "read_only": mode != "rw"})
 
 
-def _env(pairs: list[str]) -> dict[str, str]:
+def _pairs(pairs: list[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for pair in pairs:
         name, separator, value = pair.partition("=")

@@ -166,7 +166,8 @@ class Peer:
         if epoch is not None and epoch < self.epoch:
             self._decoder.settle(accepted=False)
             body = wire.pack_json({"code": "stale_epoch", "epoch": self.epoch})
-            self._queue(marker + wire.frame(tag, 0, wire.REFUSED, body))
+            # Everybody attached reads this. Inside a frame of its own session it is nothing to the holder.
+            self.send(0, wire.PONG, marker + wire.frame(tag, 0, wire.REFUSED, body))
             return
         self._decoder.settle(accepted=True)
         self.epoch = self.epoch + 1 if epoch is None else epoch

@@ -85,6 +85,8 @@ class Service:
         if handler is None:
             raise Refusal("not_supported", f"this guest knows no operation {request['op']!r}")
         request_id = request.get("id")
+        if request_id in (self._kept if request["op"] == "start" else self._fingerprints):
+            raise _conflict(str(request_id))
         if request_id is not None and request["op"] != "start":
             kept = self._kept.get(request_id)
             if kept is not None:
@@ -158,7 +160,7 @@ class Service:
 
     def _delete(self, peer: "Peer", number: int, request: Dict[str, Any]) -> Optional[Channel]:
         if request.get("recursive") and os.path.isdir(request["path"]) and not os.path.islink(request["path"]):
-            return self._job(peer, number, {**request, "op": "remove"})
+            return self._job(peer, number, request, op="remove")
         return self._plain(self.files.delete)(peer, number, request)
 
     def _move(self, peer: "Peer", number: int, request: Dict[str, Any]) -> Optional[Channel]:
@@ -168,10 +170,11 @@ class Service:
             if refusal.code != "cross_device":
                 raise
             self._kept.pop(request.get("id", ""), None)
-            return self._job(peer, number, {**request, "op": "transfer"})
+            return self._job(peer, number, request, op="transfer")
 
-    def _job(self, peer: "Peer", number: int, request: Dict[str, Any]) -> Channel:
-        return JobChannel(peer, number, request, self.supervisor, self._account(), self._keeper(request))
+    def _job(self, peer: "Peer", number: int, request: Dict[str, Any], *, op: Optional[str] = None) -> Channel:
+        order = {**request, "op": op or request["op"]}
+        return JobChannel(peer, number, order, self.supervisor, self._account(), self._keeper(request))
 
     # Processes
 
@@ -275,7 +278,8 @@ def _shell() -> str:
 
 
 def _fingerprint(request: Dict[str, Any]) -> str:
-    return repr(sorted((k, v) for k, v in request.items() if k not in _PASSING))
+    """What was asked for. An option that is off is the same as none: `start` may be repeated as `execute`."""
+    return repr(sorted((k, v) for k, v in request.items() if k not in _PASSING and v is not None and v is not False))
 
 
 def _conflict(request_id: str) -> Refusal:

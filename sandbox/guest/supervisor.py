@@ -120,6 +120,7 @@ class Supervisor:
     def find(self, process_id: str) -> Process:
         process = self.processes.get(process_id)
         if process is None:
+            self.prune()
             process = next((p for p in self.forgotten.values() if p.id == process_id), None)
         if process is None:
             raise not_there(process_id)

@@ -15,17 +15,19 @@ pytestmark = pytest.mark.docker
 
 BOATYARD = str(Path(sys.executable).with_name("boatyard"))
 LIMIT_S = 60
+LABEL = f"cli-test={os.getpid()}"
 
 
 def boatyard(*words: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
-    return subprocess.run([BOATYARD, "exec", *words], input=stdin, capture_output=True, timeout=LIMIT_S, check=False)
-
-
-def our_containers() -> set[str]:
-    listing = subprocess.run(
-        ["docker", "ps", "-aq", "--filter", "label=boatyard=1"], capture_output=True, text=True, timeout=30, check=True
+    return subprocess.run(
+        [BOATYARD, "exec", "--label", LABEL, *words], input=stdin, capture_output=True, timeout=LIMIT_S, check=False
     )
-    return set(listing.stdout.split())
+
+
+def containers_left() -> list[str]:
+    """Of this test: it runs beside others."""
+    argv = ["docker", "ps", "-aq", "--filter", f"label=boatyard.user.{LABEL}"]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=30, check=True).stdout.split()
 
 
 def test_output_and_exit_code_are_the_commands_own() -> None:
@@ -103,35 +105,36 @@ def test_bad_options_are_refused_with_a_sentence(words: tuple[str, ...], says: b
     ],
 )
 def test_what_cannot_be_had_is_125_with_a_sentence_and_a_code(words: tuple[str, ...], says: bytes) -> None:
-    before = our_containers()
     done = boatyard(*words)
     assert done.returncode == 125
     assert says in done.stderr
     assert b"Traceback" not in done.stderr
-    assert our_containers() <= before
+    assert containers_left() == []
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_command_and_the_sandbox(signum: signal.Signals) -> None:
-    before = our_containers()
-    with subprocess.Popen([BOATYARD, "exec", "-c", "echo ready; sleep 60"], stdout=subprocess.PIPE) as running:
+    with subprocess.Popen(
+        [BOATYARD, "exec", "--label", LABEL, "-c", "echo ready; sleep 60"], stdout=subprocess.PIPE
+    ) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == b"ready\n"
         running.send_signal(signum)
         assert running.wait(LIMIT_S) == 128 + signum
-    assert our_containers() <= before
+    assert containers_left() == []
 
 
 def test_a_reader_that_goes_away_ends_the_command() -> None:
-    before = our_containers()
-    with subprocess.Popen([BOATYARD, "exec", "--", "yes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+    with subprocess.Popen(
+        [BOATYARD, "exec", "--label", LABEL, "--", "yes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as running:
         assert running.stdout is not None
         assert running.stdout.read(4) == b"y\ny\n"
         running.stdout.close()
         assert running.wait(LIMIT_S) != 0
         assert running.stderr is not None
         assert b"Traceback" not in running.stderr.read()
-    assert our_containers() <= before
+    assert containers_left() == []
 
 
 class Terminal:
