@@ -157,6 +157,9 @@ class SessionDecoder:
         self._previous_tag: Optional[int] = None
         self._old_tags: List[int] = []
         self._synced = False
+        self._interrupted = b""
+        """What the current session had sent when the last marker came."""
+        self._resumed: Optional[bytes] = None
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         if self.key is None:
@@ -166,7 +169,7 @@ class SessionDecoder:
             return iter(())
         at = self._find_marker(data)
         if at >= 0:
-            self._restart(data[at:])
+            self._restart(bytes(self._buffer) + data[:at], data[at:])
         else:
             self._buffer += data
         return self._frames()
@@ -176,6 +179,8 @@ class SessionDecoder:
         stale = self._previous_tag if accepted else self._tag
         if not accepted:
             self._tag = self._previous_tag
+            self._resumed = self._interrupted
+        self._interrupted = b""
         if stale is not None:
             self._old_tags = [*self._old_tags[-7:], stale]
 
@@ -205,9 +210,10 @@ class SessionDecoder:
         self._tail = data[at:][-keep:] if at >= 0 else (self._tail + data)[-keep:]
         return at
 
-    def _restart(self, rest: bytes) -> None:
+    def _restart(self, before: bytes, rest: bytes) -> None:
         if self._tag is not None:
             self._previous_tag = self._tag
+            self._interrupted = before[:-MARKER_BYTES] if self._synced else b""
         self._tag = None
         self._synced = True
         self._buffer = bytearray(rest)
@@ -216,7 +222,12 @@ class SessionDecoder:
         buffer = self._buffer
         at = 0
         try:
-            while self._synced and len(buffer) - at >= HEADER.size:
+            while self._synced:
+                if self._resumed is not None:
+                    # A newcomer was refused; it may have come in the middle of one of the holder's frames.
+                    buffer[:at], at, self._resumed = self._resumed, 0, None
+                if len(buffer) - at < HEADER.size:
+                    return
                 tag, length, channel, kind, flags, reserved = HEADER.unpack_from(buffer, at)
                 if self._tag is None:
                     self._tag = tag

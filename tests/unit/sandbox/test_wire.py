@@ -118,6 +118,24 @@ def test_a_refused_newcomer_leaves_the_holder_in_place() -> None:
     assert list(decoder.feed(encode([refused], OLD) + encode([mine], TAG))) == [mine]
 
 
+@pytest.mark.parametrize("cut", [0, 5, 16, 500, 1016, 1020])
+def test_a_refused_newcomer_may_come_in_the_middle_of_the_holders_frame(cut: int) -> None:
+    key = secrets.token_bytes(16)
+    hello = wire.Frame(0, wire.HELLO, 0, b"{}")
+    sent = [wire.Frame(2, wire.DATA, 0, b"x" * 1000), wire.Frame(2, wire.DATA, wire.END, b"y")]
+    decoder = wire.SessionDecoder()
+    list(decoder.feed(wire.MAGIC + key + encode([hello], TAG)))
+    decoder.settle(accepted=True)
+    stream = encode(sent, TAG)
+    heard: list[wire.Frame] = []
+    for frame in decoder.feed(stream[:cut] + wire.MAGIC + key + encode([hello], OLD) + stream[cut:]):
+        if frame == hello:
+            decoder.settle(accepted=False)
+        else:
+            heard.append(frame)
+    assert heard == sent
+
+
 def test_a_lost_boundary_is_said_once_and_ends_with_the_next_hello() -> None:
     key = secrets.token_bytes(16)
     after = wire.Frame(2, wire.OPEN, 0, b"{}")
