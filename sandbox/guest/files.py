@@ -52,7 +52,7 @@ def _open_regular(path: str, flags: int) -> int:
     os.close(fd)
     if stat_module.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    raise Refusal("not_regular_file", f"{path}: is a pipe, a socket or a device, not a file")
+    raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), path)
 
 
 def _make_parents(path: str) -> None:
@@ -193,7 +193,7 @@ class PendingFile:
         if stat_module.S_ISDIR(found):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self.path)
         if not stat_module.S_ISREG(found):
-            raise Refusal("not_regular_file", f"{self.path}: is a pipe, a socket or a device, not a file")
+            raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), self.path)
         return stat_module.S_IMODE(found)
 
     def write(self, data: bytes) -> None:

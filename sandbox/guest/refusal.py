@@ -19,6 +19,7 @@ _CODES: Dict[int, str] = {
     errno.ENAMETOOLONG: "invalid_path",
     errno.EINVAL: "invalid_argument",
     errno.EXDEV: "cross_device",
+    errno.ENXIO: "not_regular_file",
 }
 
 _SENTENCES: Dict[str, str] = {
@@ -33,6 +34,7 @@ _SENTENCES: Dict[str, str] = {
     "too_many_links": "{path}: too many levels of symbolic links",
     "invalid_path": "{path}: the name is too long",
     "invalid_argument": "{path}: invalid argument",
+    "not_regular_file": "{path}: is a pipe, a socket or a device, not a file",
     "cross_device": "{path}: on another file system",
     "io_failed": "{path}: {reason}",
 }
