@@ -155,6 +155,9 @@ class Link:
             channel = self._open(op, request, credit=credit, refill=refill, data=data, prepare=prepare)
             try:
                 yield channel
+            except SandboxBroken as error:
+                self._end(error)
+                raise
             finally:
                 self._leave(channel)
 

@@ -125,6 +125,7 @@ class GuestProcess:
         """We chose the id, so we acknowledge."""
         self._scope = contextlib.AsyncExitStack()
         self._channel: Channel | None = None
+        self._reading = False
         self._offsets: dict[int, int] = {wire.STDOUT: 0, wire.STDERR: 0}
         self._result: ExecResult | None = None
         self._stdin = asyncio.Lock()
@@ -145,7 +146,9 @@ class GuestProcess:
 
     async def output(self) -> AsyncIterator[Chunk]:
         channel = self._open_channel()
-        channel.grant(WINDOW)
+        if not self._reading:
+            self._reading = True
+            channel.grant(WINDOW)
         skipped = 0
         while True:
             item = await channel.take()

@@ -12,6 +12,7 @@ from sandbox.guest.service import Config, Service
 from sandbox.guest.supervisor import Supervisor
 
 OUTPUT_DIRECTORY = "/run/boatyard/output"
+_FIRST_HELLO_S = 60.0
 
 
 def run(guest_hash: str) -> None:
@@ -41,8 +42,9 @@ def run(guest_hash: str) -> None:
 
 
 def _watch_for_orphanhood(loop: Loop, peer: Peer, config: Config) -> None:
-    """Ends the guest when nobody has said anything for as long as its owner allowed."""
-    if config.orphan_after_s is not None and loop.now - peer.last_heard > config.orphan_after_s:
+    """Ends the guest when nobody has said anything for as long as its owner allowed, or no owner ever came."""
+    allowed_s = config.orphan_after_s if peer.epoch else _FIRST_HELLO_S
+    if allowed_s is not None and loop.now - peer.last_heard > allowed_s:
         loop.stop()
         return
     loop.call_later(1.0, lambda: _watch_for_orphanhood(loop, peer, config))

@@ -47,13 +47,17 @@ class View(Channel, Watcher):
         if self._process.takes_input:
             self._process.feed(data, end)
         else:
-            self.stdin_room(len(data))
+            self.stdin_closed()
 
     def stdin_room(self, n_bytes: int) -> None:
         granted = min(n_bytes, self._input_owed)
         if granted and self.open:
             self._input_owed -= granted
             self.grant(granted)
+
+    def stdin_closed(self) -> None:
+        if self.open and (self._hold or self._input_owed):
+            self.event(input_closed=True)
 
     def on_credit(self, n_bytes: int) -> None:
         super().on_credit(n_bytes)
