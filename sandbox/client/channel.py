@@ -28,6 +28,8 @@ class Channel:
         self.done: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
         self.on_item: Callable[[Item], None] | None = None
         """Called instead of queueing, by who takes everything at once."""
+        self.input_closed = False
+        """The other side takes no more of what we send."""
         self._link = link
         self._window = credit
         self._allowed = credit
@@ -45,7 +47,11 @@ class Channel:
         self._allowed -= n_bytes
         if self._allowed < 0:
             raise wire.Violation("a channel sent more than its credit")
-        if self.on_item is not None:
+        if isinstance(item, dict) and "input_closed" in item:
+            self.input_closed = True
+            self._send_room.set()
+            self._took(n_bytes)
+        elif self.on_item is not None:
             self.on_item(item)
             self._took(n_bytes)
         else:
@@ -72,6 +78,10 @@ class Channel:
         self._send_room.set()
 
     # From the caller
+
+    @property
+    def _over(self) -> bool:
+        return self.input_closed or self.done.done()
 
     def grant(self, n_bytes: int) -> None:
         self._window += n_bytes
@@ -100,13 +110,13 @@ class Channel:
             self._taken = 0
 
     async def send(self, data: bytes, *, end: bool = False) -> bool:
-        """Sends as credit comes in; False if the exchange was over before all was sent."""
+        """Sends as credit comes in; False if the exchange or its input was over before all was sent."""
         view = memoryview(data)
         while True:
-            while not self._may_send and len(view) and not self.done.done():
+            while not self._may_send and len(view) and not self._over:
                 self._send_room.clear()
                 await self._send_room.wait()
-            if self.done.done():
+            if self._over:
                 return False
             piece = view[: min(self._may_send, wire.HOST_CREDIT)]
             view = view[len(piece) :]

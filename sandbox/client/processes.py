@@ -12,7 +12,7 @@ from sandbox import wire
 from sandbox.client.channel import Channel, Item
 from sandbox.client.link import WINDOW, Link
 from sandbox.client.parse import Lines, believed, exec_result, process_info
-from sandbox.errors import InvalidArgument, ProcessEnded, SandboxBroken
+from sandbox.errors import InvalidArgument, ProcessEnded, ProcessNotFound, SandboxBroken
 from sandbox.paths import resolve
 from sandbox.protocol import Command, PathLike
 from sandbox.types import ENV_PATTERN, ExecResult, ProcessId, ProcessInfo, RequestId, Stream, TerminalSize
@@ -184,7 +184,7 @@ class GuestProcess:
             raise InvalidArgument(f"stdin takes bytes, not {type(data).__name__}")
         async with self._stdin:
             if not await self._open_channel().send(data):
-                raise ProcessEnded("the command is over and reads nothing more")
+                raise ProcessEnded("the command is over, closed its input or was started without; it reads nothing")
 
     async def close_stdin(self) -> None:
         async with self._stdin:
@@ -193,13 +193,24 @@ class GuestProcess:
     async def signal(self, signum: int) -> None:
         if type(signum) is bool or not 1 <= int(signum) <= signals.NSIG - 1:
             raise InvalidArgument(f"{signum!r} is not a signal number")
+        self._check_alive()
         await self._link.call("signal", {"process": self.id, "signum": int(signum)})
 
     async def resize(self, size: TerminalSize) -> None:
+        self._check_alive()
         await self._link.call("resize", {"process": self.id, "rows": size.rows, "cols": size.cols})
 
     async def kill(self) -> int:
-        return await kill(self._link, self.id)
+        try:
+            return await kill(self._link, self.id)
+        except ProcessNotFound:
+            if self._result is None:
+                raise
+            return 0  # over, acknowledged, and nothing of it left
+
+    def _check_alive(self) -> None:
+        if self._result is not None:
+            raise ProcessEnded("the command is over")
 
     async def detach(self) -> None:
         if self._ours and self._result is None:

@@ -32,6 +32,9 @@ class Watcher:
     def stdin_room(self, n_bytes: int) -> None:
         """So many bytes of input were taken."""
 
+    def stdin_closed(self) -> None:
+        """It reads no input any more."""
+
     def needs(self, stream: int) -> Optional[int]:
         """The offset below which this watcher has all it wants, if the command is to wait for it."""
         return None
@@ -258,12 +261,16 @@ class Process:
             os.write(self._terminal, b"\x04")
 
     def _close_stdin_now(self) -> None:
-        if self._stdin >= 0 and self._stdin != self._terminal:
-            self._loop.unwatch(self._stdin)
-            os.close(self._stdin)
-        self._stdin = -1
+        fd, self._stdin = self._stdin, -1
         self._stdin_open = False
         self._input.clear()
+        if fd < 0:
+            return
+        if fd != self._terminal:
+            self._loop.unwatch(fd)
+            os.close(fd)
+        for watcher in list(self.watchers):
+            watcher.stdin_closed()
 
     def resize(self, rows: int, cols: int) -> None:
         if not self.tty:

@@ -70,6 +70,8 @@ class View(Channel, Watcher):
         if self._notify:
             self._notify = False
             self.event(started={"pid": process.pid, "stdin_bytes": process.stdin_bytes, "separate": process.separate})
+            if not process.takes_input:
+                self.stdin_closed()
         if process.ended and self._totals is None:
             self._totals = {stream: recorder.total for stream, recorder in process.recorders.items()}
         sent = [self._send(stream) for stream in process.recorders]
