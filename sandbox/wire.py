@@ -184,6 +184,11 @@ class SessionDecoder:
         if stale is not None:
             self._old_tags = [*self._old_tags[-7:], stale]
 
+    def resynchronise(self) -> None:
+        """The next byte is the first of a header; whatever came before is void."""
+        self._buffer = bytearray()
+        self._synced = True
+
     def _pin_key(self, data: bytes) -> bytes:
         """Takes the key from the first marker; returns what is to be decoded, from that marker on."""
         window = bytes(self._buffer) + data

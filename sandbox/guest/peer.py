@@ -12,6 +12,10 @@ from sandbox.guest.refusal import Refusal
 
 CLOGGED = 2 << 20
 _READ_SIZE = 512 << 10
+_QUIET_S = 0.02
+_MAX_QUIET_WAITS = 100
+"""What a former peer had sent may still be on its way through the engine, cut anywhere, and would fall between the
+frames of its successor or into them. So a successor is welcomed, and sends, only when nothing came for a moment."""
 
 Opener = Callable[["Peer", int, Dict[str, Any]], Optional[Channel]]
 
@@ -37,6 +41,8 @@ class Peer:
         self._outbox: Deque[bytes] = deque()
         self._outbox_bytes = 0
         self._flushing = False
+        self._settling = False
+        self._n_reads = 0
         os.set_blocking(fd_in, False)
         os.set_blocking(fd_out, False)
         loop.watch(fd_in, READ, self._readable)
@@ -100,7 +106,10 @@ class Peer:
             self.loop.stop()
             return
         self.last_heard = self.loop.now
+        self._n_reads += 1
         for frame in self._decoder.feed(data):
+            if self._settling and frame.kind != wire.HELLO:
+                continue
             try:
                 self._handle(frame)
             except wire.Violation:
@@ -172,10 +181,23 @@ class Peer:
         self._decoder.settle(accepted=True)
         self.epoch = self.epoch + 1 if epoch is None else epoch
         self.drop()
-        self._tag = tag
+        self._settling, self._tag = bool(self._tag), tag
         answer = self._welcome(hello)
         answer.update(protocol=wire.PROTOCOL, epoch=self.epoch, python=list(sys.version_info[:3]))
-        self._queue(marker + wire.frame(tag, 0, wire.WELCOME, wire.pack_json(answer)))
+        self._queue(marker)  # a former peer that still listens falls silent at this
+        self._greet(tag, wire.pack_json(answer), -1, _MAX_QUIET_WAITS)
+
+    def _greet(self, tag: int, welcome: bytes, n_reads: int, n_waits: int) -> None:
+        if tag != self._tag:
+            return
+        if self._settling and self._n_reads != n_reads and n_waits:
+            n_reads = self._n_reads
+            self.loop.call_later(_QUIET_S, lambda: self._greet(tag, welcome, n_reads, n_waits - 1))
+            return
+        if self._settling:
+            self._settling = False
+            self._decoder.resynchronise()
+        self.send(0, wire.WELCOME, welcome)
 
     def drop(self) -> None:
         """Forgets the peer's channels and what was to be sent to it."""
