@@ -111,7 +111,7 @@ class Link:
 
     async def _hello(self, key: bytes, epoch: int | None, config: Mapping[str, Any] | None, timeout_s: float) -> None:
         hello: Json = {"protocol": wire.PROTOCOL, "features": [], "epoch": epoch, "nonce": self._nonce.hex()}
-        hello.update(lease_s=self._lease_s, config=dict(config or {}))
+        hello.update(lease_s=self._lease_s, ids=f"{self._id_prefix}-", config=dict(config or {}))
         self._stream.write(wire.MAGIC + key + wire.frame(self._tag, 0, wire.HELLO, wire.pack_json(hello)))
         try:
             async with asyncio.timeout(timeout_s):

@@ -33,6 +33,7 @@ def run(guest_hash: str) -> None:
     peer = Peer(loop, 0, 1, welcome)
     peer.opener = service.open
     peer.on_ack = service.acknowledge
+    peer.on_superseded = service.abandon
     loop.handle_signals()
     gc.collect()
     gc.freeze()

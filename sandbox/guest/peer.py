@@ -29,6 +29,8 @@ class Peer:
         self.loop = loop
         self.opener: Opener = lambda peer, number, request: None
         self.on_ack: Callable[[List[Any]], None] = lambda ids: None
+        self.on_superseded: Callable[[str], None] = lambda ids: None
+        """With the beginning of the ids that the former peer made up itself."""
         self.epoch = 0
         self.last_heard = 0.0
         self._welcome = welcome
@@ -43,6 +45,7 @@ class Peer:
         self._flushing = False
         self._settling = False
         self._n_reads = 0
+        self._own_ids = ""
         os.set_blocking(fd_in, False)
         os.set_blocking(fd_out, False)
         loop.watch(fd_in, READ, self._readable)
@@ -181,6 +184,9 @@ class Peer:
         self._decoder.settle(accepted=True)
         self.epoch = self.epoch + 1 if epoch is None else epoch
         self.drop()
+        if self._own_ids:
+            self.on_superseded(self._own_ids)
+        self._own_ids = str(hello.get("ids") or "")
         self._settling, self._tag = bool(self._tag), tag
         answer = self._welcome(hello)
         answer.update(protocol=wire.PROTOCOL, epoch=self.epoch, python=list(sys.version_info[:3]))

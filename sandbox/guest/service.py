@@ -105,6 +105,10 @@ class Service:
             self._fingerprints.pop(request_id, None)
             self.supervisor.acknowledge(request_id)
 
+    def abandon(self, prefix: str) -> None:
+        """Acknowledges what a peer asked for under ids of its own making: it is gone, and nobody else knows them."""
+        self.acknowledge([i for i in [*self._kept, *self._fingerprints] if i.startswith(prefix)])
+
     # Once only
 
     def _replay(self, channel: Channel, kept: Kept, request: Dict[str, Any]) -> None:
