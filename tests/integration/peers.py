@@ -6,6 +6,7 @@ A peer prints one JSON line when it is where the test wants it, then waits to be
 import asyncio
 import contextlib
 import functools
+import itertools
 import json
 import resource
 import signal
@@ -183,12 +184,26 @@ async def half_uploader(sandbox_id: str, path: str) -> None:
 
 
 async def uploader(sandbox_id: str, path: str) -> None:
-    """Sends the beginning of a tar that never ends."""
+    """Sends the beginning of a file and no more."""
 
     async def content() -> AsyncIterator[bytes]:
         yield b"z" * MIB
         say(sandbox=sandbox_id)
         await for_ever()
+
+    async with DockerBackend.open(lease_s=LEASE_S) as backend:
+        sandbox = await backend.connect(SandboxId(sandbox_id))
+        await sandbox.write(path, content())
+
+
+async def flooder(sandbox_id: str, path: str) -> None:
+    """Sends a file without end, as fast as it is taken."""
+
+    async def content() -> AsyncIterator[bytes]:
+        for number in itertools.count():
+            yield b"z" * MIB
+            if number == 8:
+                say(sandbox=sandbox_id)
 
     async with DockerBackend.open(lease_s=LEASE_S) as backend:
         sandbox = await backend.connect(SandboxId(sandbox_id))
@@ -234,7 +249,7 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-ROLES = {role.__name__: role for role in (reader, idler, blocked, half_uploader, uploader, meter)}
+ROLES = {role.__name__: role for role in (reader, idler, blocked, half_uploader, uploader, flooder, meter)}
 
 if __name__ == "__main__":
     asyncio.run(ROLES[sys.argv[1]](*sys.argv[2:]))

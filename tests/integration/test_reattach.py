@@ -271,6 +271,21 @@ async def test_thousands_of_unnamed_requests_need_no_acknowledgement(sandbox: Gu
     assert await sandbox.processes() == []
 
 
+@within(30)
+async def test_unnamed_requests_of_lost_holders_use_nothing_up(backend: DockerBackend, sandbox: GuestSandbox) -> None:
+    """Nobody but the holder knew their ids, so nobody else can acknowledge them."""
+    holder = sandbox
+    for _ in range(10):
+        async with asyncio.TaskGroup() as group:
+            for number in range(60):
+                group.create_task(holder.execute(["true"]))
+                group.create_task(holder.write(f"file-{number}", b"x"))
+        holder = await backend.connect(sandbox.id)
+    assert (await holder.execute("echo well")).stdout.head == b"well\n"
+    assert await holder.processes() == []
+    await holder.detach()
+
+
 # Leases
 
 
@@ -394,7 +409,7 @@ async def test_stuck_holder_with_unread_output_cannot_block_its_successor(
             await sandbox.destroy()
 
 
-@pytest.mark.parametrize("role", ["half_uploader", "uploader"])
+@pytest.mark.parametrize("role", ["half_uploader", "uploader", "flooder"])
 @within(40)
 async def test_upload_of_a_dead_holder_leaves_nothing(backend: DockerBackend, sandbox: GuestSandbox, role: str) -> None:
     await sandbox.write("directory/old", b"old")
@@ -407,6 +422,20 @@ async def test_upload_of_a_dead_holder_leaves_nothing(backend: DockerBackend, sa
     await successor.write("directory/old", b"new" * MIB)
     assert (await successor.stat("directory/old")).size_bytes == 3 * MIB
     await successor.detach()
+
+
+@within(40)
+async def test_takeover_from_a_holder_in_full_flow(backend: DockerBackend, sandbox: GuestSandbox) -> None:
+    """What it had sent when it lost the sandbox is still on its way when the successor begins."""
+    content = b"".join(b"%07d\n" % number for number in range(8000))
+    await sandbox.detach()
+    for _ in range(5):
+        async with peer("flooder", sandbox.id, "/workspace/flood"):
+            successor = await backend.connect(sandbox.id)
+            await successor.write("file", content)
+            assert await successor.read("file") == content
+            assert [info.path.name for info in await successor.ls()] == ["file"]
+            await successor.detach()
 
 
 # Owners that vanish
