@@ -12,7 +12,7 @@ from sandbox.guest.files import Files, ListChannel, ReadChannel, WriteChannel
 from sandbox.guest.job import JobChannel
 from sandbox.guest.refusal import Refusal, from_os_error
 from sandbox.guest.spawn import Order
-from sandbox.guest.supervisor import Supervisor, not_there
+from sandbox.guest.supervisor import Supervisor
 from sandbox.guest.view import View
 
 if TYPE_CHECKING:
@@ -213,10 +213,9 @@ class Service:
         return View(peer, number, request, process, self.supervisor)
 
     def _attach(self, peer: "Peer", number: int, request: Dict[str, Any]) -> Channel:
-        process = self.supervisor.processes.get(request["process"])
-        if process is None:
-            raise not_there(request["process"])
-        return View(peer, number, request, process, self.supervisor)
+        if request["process"] not in self.supervisor.processes:
+            self.supervisor.prune()  # what is over, acknowledged and left nothing alive cannot be had any more
+        return View(peer, number, request, self.supervisor.find(request["process"]), self.supervisor)
 
     def _signal(self, peer: "Peer", number: int, request: Dict[str, Any]) -> None:
         self.supervisor.find(request["process"]).signal(int(request["signum"]))

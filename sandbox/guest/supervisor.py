@@ -123,7 +123,7 @@ class Supervisor:
             self.prune()
             process = next((p for p in self.forgotten.values() if p.id == process_id), None)
         if process is None:
-            raise not_there(process_id)
+            raise Refusal("process_not_found", f"there is no process {process_id!r}, or its result was acknowledged")
         return process
 
     # Killing
@@ -158,7 +158,3 @@ class Supervisor:
             for _ in range(100):
                 if not sweep.kill_pass(marks, spare=set()):
                     break
-
-
-def not_there(process_id: str) -> Refusal:
-    return Refusal("process_not_found", f"there is no process {process_id!r}, or its result was acknowledged")

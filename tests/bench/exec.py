@@ -2,7 +2,7 @@
 
 import functools
 
-from sandbox.types import Reason
+from sandbox.types import MIB, Reason
 from tests.bench.bench import Bench, in_thread
 from tests.bench.peers import host
 from tests.bench.peers.sdk import exec_once
@@ -85,20 +85,24 @@ async def eight_p99(bench: Bench) -> Figures:
 @row(area="exec", name="a command's output to its reader", unit="MB/s")
 async def output_rate(bench: Bench) -> Figures:
     sandbox = await bench.sandbox()
-    n_bytes = 128_000_000
+    n_bytes, n_skipped = 256 * MIB, 0
 
     async def stream() -> None:
+        nonlocal n_skipped
         process = await sandbox.start(["head", "-c", str(n_bytes), "/dev/zero"])
         came = 0
         async for chunk in process.output():
             came += len(chunk.data) + chunk.skipped_bytes
+            n_skipped += chunk.skipped_bytes
         await process.wait()
         await process.detach()
-        if came != n_bytes:
-            raise RuntimeError(f"{came} bytes of {n_bytes} came")
+        # The last gap has no chunk after it to be told with.
+        n_skipped += n_bytes - came
 
-    times = await alone(stream, n_times=bench.n(5), n_warm=1)
-    return Figures(ours=n_bytes / 1e6 / percentile(times, 0.5))
+    times = await alone(stream, n_times=bench.n(5), n_warm=0)
+    share = n_skipped / (n_bytes * len(times))
+    note = f"{share:.1%} of the output never reached a reader that kept reading" if n_skipped else ""
+    return Figures(ours=n_bytes * (1 - share) / 1e6 / percentile(times, 0.5), note=note)
 
 
 @row(area="exec", name="from the timeout to the end of 25 processes that hid by setsid", unit="ms")
