@@ -48,10 +48,17 @@ async def imports(bench: Bench) -> Figures:
     return await median_ms(ours, peer, n_turns=bench.n(30))
 
 
-@row(area="memory", name="the guest with its launchers, idle after 50 commands (PSS)", unit="MiB", goal=below(16))
-async def guest_pss(bench: Bench) -> Figures:
+@row(area="memory", name="the guest with its launchers, idle after 50 commands", unit="MiB", goal=below(16))
+async def guest_memory(bench: Bench) -> Figures:
+    """PSS as if no other sandbox ran: the pages of the interpreter's files count once, and count whole.
+
+    Plain PSS shares them with every other container of the image, so it falls as the machine fills up.
+    """
     pids = await _idle_guest(bench)
-    return Figures(ours=sum(_rollup(pid, "Pss:") for pid in pids) / KIB, note=f"{len(pids)} processes")
+    own = sum(_rollup(pid, "Pss_Anon:") + _rollup(pid, "Pss_Shmem:") for pid in pids)
+    files = max(_rollup(pid, "Rss:") - _rollup(pid, "Anonymous:") for pid in pids)
+    pss = sum(_rollup(pid, "Pss:") for pid in pids)
+    return Figures(ours=(own + files) / KIB, note=f"{len(pids)} processes; plain PSS now: {pss / KIB:.1f} MiB")
 
 
 @row(area="memory", name="PID 1 alone (RSS)", unit="MiB")
@@ -78,9 +85,9 @@ async def _idle_guest(bench: Bench) -> list[int]:
 
 async def _settled(first: int) -> None:
     """Until the guest has no child that is on its way out, and as many launchers as a moment before."""
-    before: list[int] = []
+    before: list[int] | None = None
     async with asyncio.timeout(10):
-        while not before or before != _children(first):
+        while before is None or before != _children(first):
             before = _children(first)
             await asyncio.sleep(0.1)
 
