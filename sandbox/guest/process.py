@@ -18,6 +18,7 @@ from sandbox.guest.spawn import Order, Spawner, Streams
 
 _READ_SIZE = 256 << 10
 _PIPE_SIZE = 1 << 20
+_TERMINAL_BYTES = 128 << 10
 _TERMINAL_REST_S = 0.05
 _F_SETPIPE_SZ = 1031
 STDIN_WINDOW = 256 << 10
@@ -301,7 +302,8 @@ class Process:
         self.exit_status = status
         self.duration_s = self._loop.now - self._begun
         for stream, fd in list(self._outputs.items()):
-            left = _waiting_bytes(fd)
+            # A terminal's kernel work may be behind, and only a read waits for it; it keeps less than this.
+            left = _TERMINAL_BYTES if fd == self._terminal else _waiting_bytes(fd)
             # It can wait for its readers no longer. A pipe holds 1 MiB at most, so for them all of it is kept.
             trim = all(watcher.needs(stream) is None for watcher in self.watchers)
             while left > 0:
