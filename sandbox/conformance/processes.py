@@ -72,11 +72,13 @@ async def kill_ends_everything_it_started(place: Place) -> None:
 @checks.needs(Ability.PROCESSES)
 async def a_cancelled_execute_ends_everything_it_started(place: Place) -> None:
     running = asyncio.create_task(place.sandbox.execute(_MAZE.format(place.path("a"), place.path("b"))))
-    await _pid(place, "a")
-    await _pid(place, "b")
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
+    try:
+        await _pid(place, "a")
+        await _pid(place, "b")
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
     await _expect_dead(place, "a", "b")
 
 
