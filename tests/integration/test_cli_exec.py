@@ -173,8 +173,9 @@ def test_a_shell_on_a_terminal() -> None:
     terminal.type(b"echo $((6*7))-$(tty | cut -c-9)\r")
     terminal.wait_for(b"42-/dev/pts/")
     terminal.wait_for(b"$ ")
-    terminal.type(b"sleep 60\r")
-    terminal.wait_for(b"sleep 60")
+    # The quotes keep the echo of what is typed from looking like what it prints.
+    terminal.type(b"sh -c 'echo run\"\"ning; sleep 60'\r")
+    terminal.wait_for(b"running")
     terminal.type(b"\x03")
     terminal.wait_for(b"$ ")
     terminal.type(b"exit 5\r")

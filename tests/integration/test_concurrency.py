@@ -231,7 +231,7 @@ async def test_killed_terminal_leaves_nothing(sandbox: GuestSandbox) -> None:
     screen = await shell(sandbox)
     await screen.type("sleep 1000 & nohup setsid sleep 1000 >/dev/null 2>&1 & echo started\n")
     await screen.until("\nstarted\r\n")
-    assert await screen.process.kill() == 3
+    assert await screen.process.kill() >= 3  # setsid may still be between its two processes
     await screen.process.detach()
     assert [info for info in await sandbox.processes() if info.n_alive] == []
 
