@@ -20,7 +20,9 @@ from sandbox import wire
 from sandbox.backends.docker import DockerBackend, container
 from sandbox.backends.docker.attach import AttachStream
 from sandbox.client.link import Link, Receiver
+from sandbox.client.processes import GuestProcess
 from sandbox.client.sandbox import GuestSandbox
+from sandbox.protocol import OutputChunk
 from sandbox.types import MIB, RequestId, SandboxId, SandboxSpec
 from sandbox.watchdog import Watchdog
 
@@ -33,6 +35,8 @@ ROOT = Path(__file__).parents[2]
 
 BLOCKS = """
 import os, sys
+if sys.argv[2] == "wait":
+    sys.stdin.readline()
 for number in range(int(sys.argv[1])):
     block = (b"%015d\\n" % number).ljust(1 << 20, b".")
     while block:
@@ -41,8 +45,28 @@ for number in range(int(sys.argv[1])):
 """Writes so many blocks of 1 MiB; each begins with its number."""
 
 
-def blocks(n_blocks: int) -> list[str]:
-    return ["python3", "-c", BLOCKS, str(n_blocks)]
+def blocks(n_blocks: int, *, wait: bool = False) -> list[str]:
+    return ["python3", "-c", BLOCKS, str(n_blocks), "wait" if wait else ""]
+
+
+async def start_blocks(sandbox: GuestSandbox, n_blocks: int) -> tuple[GuestProcess, AsyncIterator[OutputChunk]]:
+    """Blocks with a reader who is there from the first byte on: nobody waits for one who comes later."""
+    process = await sandbox.start(blocks(n_blocks, wait=True), stdin=True)
+    output = process.output()
+
+    async def first() -> OutputChunk:
+        return await anext(output)
+
+    reading = asyncio.create_task(first())
+    await asyncio.sleep(0)  # its first step asks for output, before we let the command begin
+    await process.write_stdin(b"\n")
+
+    async def everything() -> AsyncIterator[OutputChunk]:
+        yield await reading
+        async for chunk in output:
+            yield chunk
+
+    return process, everything()
 
 
 def block(number: int) -> bytes:
@@ -232,9 +256,9 @@ async def meter(spec: str, n_blocks: str) -> None:
 
 
 async def _stream(sandbox: GuestSandbox, n_blocks: int) -> tuple[int, bool]:
-    process = await sandbox.start(blocks(n_blocks))
+    process, output = await start_blocks(sandbox, n_blocks)
     n_bytes, intact, pending = 0, True, b""
-    async for chunk in process.output():
+    async for chunk in output:
         intact = intact and chunk.offset == n_bytes and not chunk.skipped_bytes
         n_bytes += len(chunk.data)
         pending += chunk.data

@@ -13,7 +13,7 @@ from sandbox.backends.docker import DockerBackend
 from sandbox.client.sandbox import GuestSandbox
 from sandbox.protocol import Process
 from sandbox.types import KIB, MIB, Captured, Limits, RequestId, SandboxSpec, Stream
-from tests.integration.peers import block, blocks, peer, within
+from tests.integration.peers import block, blocks, peer, start_blocks, within
 
 pytestmark = pytest.mark.docker
 
@@ -220,16 +220,15 @@ async def test_character_split_over_writes_survives(shared_sandbox: GuestSandbox
 async def test_reader_that_stops_stalls_only_itself_and_loses_nothing(sandbox: GuestSandbox) -> None:
     before = await median_latency(sandbox)
     n_blocks = FILE_CAP_BYTES // MIB + 24
-    stopped = await sandbox.start(blocks(n_blocks))
-    output = stopped.output()
+    stopped, output = await start_blocks(sandbox, n_blocks)
     digest, n_bytes = hashlib.sha256(), 0
     first = await anext(output)
     digest.update(first.data)
     n_bytes += len(first.data)
 
-    other = await sandbox.start(blocks(64))
+    other, others = await start_blocks(sandbox, 64)
     n_other = 0
-    async for chunk in other.output():
+    async for chunk in others:
         n_other += len(chunk.data)
     assert n_other == 64 * MIB
     during = await median_latency(sandbox)
@@ -260,9 +259,9 @@ async def median_latency(sandbox: GuestSandbox) -> float:
 async def test_slow_reader_gets_every_byte(sandbox: GuestSandbox) -> None:
     """Past the capped file only a ring is left, so the command must wait for the reader again and again."""
     n_blocks = FILE_CAP_BYTES // MIB + 8
-    process = await sandbox.start(blocks(n_blocks))
+    process, output = await start_blocks(sandbox, n_blocks)
     digest, n_bytes = hashlib.sha256(), 0
-    async for chunk in process.output():
+    async for chunk in output:
         assert (chunk.offset, chunk.skipped_bytes) == (n_bytes, 0)
         digest.update(chunk.data)
         n_bytes += len(chunk.data)

@@ -21,7 +21,7 @@ from sandbox.errors import (
     Unavailable,
 )
 from sandbox.types import MIB, ProcessId, Reason, RequestId, SandboxId, SandboxSpec
-from tests.integration.peers import LEASE_S, block, blocks, peer, within
+from tests.integration.peers import LEASE_S, block, peer, start_blocks, within
 
 pytestmark = pytest.mark.docker
 
@@ -292,8 +292,7 @@ async def test_unnamed_requests_of_lost_holders_use_nothing_up(backend: DockerBa
 @within(20)
 async def test_stale_epoch_is_refused_and_the_holder_undisturbed(backend: DockerBackend, sandbox: GuestSandbox) -> None:
     holder = await backend.connect(sandbox.id, epoch=10)
-    process = await holder.start(blocks(64))
-    output = process.output()
+    _, output = await start_blocks(holder, 64)
     got = [(await anext(output)).data]
     for epoch in (0, 1, 9):
         with pytest.raises(LeaseLost):
@@ -378,9 +377,9 @@ async def test_stuck_holder_cannot_block_its_successor_for_longer_than_its_lease
         begun = time.monotonic()
         sandbox = await backend.connect(SandboxId(holder.said["sandbox"]))
         try:
-            process = await sandbox.start(blocks(64))
+            process, output = await start_blocks(sandbox, 64)
             n_bytes = 0
-            async for chunk in process.output():
+            async for chunk in output:
                 assert chunk.offset == n_bytes
                 n_bytes += len(chunk.data)
             taken_s = time.monotonic() - begun
