@@ -212,7 +212,10 @@ class SessionDecoder:
             begun = seam.find(self._marker)
             at = begun + MARKER_BYTES - len(self._tail) if begun >= 0 else -1
         # What follows may hold the beginning of yet another one.
-        self._tail = data[at:][-keep:] if at >= 0 else (self._tail + data)[-keep:]
+        if at >= 0:
+            self._tail = data[max(at, len(data) - keep) :]
+        else:
+            self._tail = data[-keep:] if len(data) >= keep else (self._tail + data)[-keep:]
         return at
 
     def _restart(self, before: bytes, rest: bytes) -> None:

@@ -95,23 +95,27 @@ class Link:
         timeout_s: float = HELLO_TIMEOUT_S,
         lease_s: float = LEASE_S,
         heartbeat: Callable[[], None] | None = None,
+        offer: str | None = None,
     ) -> "Link":
-        """Says hello. `heartbeat` is called while the event loop is alive, several times a lease.
+        """Says hello. `heartbeat` is called while the event loop is alive, several times a lease; `offer` is the path
+        inside of a socket that the guest may move the session to, which the stream then follows.
 
         Raises: SandboxLost (no answer in time, or the stream ended), LeaseLost (stale epoch), SandboxBroken.
         """
         link = cls(stream, lease_s=lease_s, heartbeat=heartbeat)
         try:
-            await link._hello(key, epoch, config, timeout_s)
+            await link._hello(key, epoch, config, offer, timeout_s)
         except BaseException:
             link.close()
             raise
         link._keeper = asyncio.create_task(link._keep_alive(), name="guest keep-alive")
         return link
 
-    async def _hello(self, key: bytes, epoch: int | None, config: Mapping[str, Any] | None, timeout_s: float) -> None:
+    async def _hello(
+        self, key: bytes, epoch: int | None, config: Mapping[str, Any] | None, offer: str | None, timeout_s: float
+    ) -> None:
         hello: Json = {"protocol": wire.PROTOCOL, "features": [], "epoch": epoch, "nonce": self._nonce.hex()}
-        hello.update(lease_s=self._lease_s, ids=f"{self._id_prefix}-", config=dict(config or {}))
+        hello.update(lease_s=self._lease_s, ids=f"{self._id_prefix}-", config=dict(config or {}), socket=offer)
         self._stream.write(wire.MAGIC + key + wire.frame(self._tag, 0, wire.HELLO, wire.pack_json(hello)))
         try:
             async with asyncio.timeout(timeout_s):

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import pwd
-from typing import Generator, List, NamedTuple
+from typing import Dict, Generator, List, NamedTuple, Tuple
 
 from sandbox.guest.refusal import Refusal
 
@@ -20,11 +20,33 @@ class Account(NamedTuple):
     groups: List[int]
 
 
+_MAX_FOUND = 64
 DEFAULT = Account("user", 1000, 1000, "/home/user", [1000])
+
+
+_found: Dict[Tuple[str, int, int], Account] = {}
 
 
 def find(name: str) -> Account:
     """Raises Refusal(unknown_user)."""
+    # Asked for every operation; the files it comes from hardly ever change.
+    key = (name, _changed_at("/etc/passwd"), _changed_at("/etc/group"))
+    account = _found.get(key)
+    if account is None:
+        if len(_found) >= _MAX_FOUND:
+            _found.clear()
+        account = _found[key] = _look_up(name)
+    return account
+
+
+def _changed_at(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _look_up(name: str) -> Account:
     try:
         entry = pwd.getpwuid(int(name)) if name.isdigit() else pwd.getpwnam(name)
     except (KeyError, OverflowError, ValueError):

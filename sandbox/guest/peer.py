@@ -1,17 +1,19 @@
-"""The session with whoever is connected: hello, epochs, channels, and the bytes on their way out."""
+"""The session with whoever is connected: hello, epochs, channels.
 
-import os
+Everybody comes in through the rendezvous, our stdin and stdout. A peer that offers a socket is met there, and the
+rendezvous is left to whoever comes next; otherwise the session stays where it began.
+"""
+
+import socket
 import sys
-from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, List, Optional, Set
 
 from sandbox import wire
 from sandbox.guest.channel import Channel
-from sandbox.guest.loop import READ, WRITE, Loop
+from sandbox.guest.conduit import Conduit
+from sandbox.guest.loop import Loop
 from sandbox.guest.refusal import Refusal
 
-CLOGGED = 2 << 20
-_READ_SIZE = 512 << 10
 _QUIET_S = 0.02
 _MAX_QUIET_WAITS = 100
 """What a former peer had sent may still be on its way through the engine, cut anywhere, and would fall between the
@@ -34,25 +36,21 @@ class Peer:
         self.epoch = 0
         self.last_heard = 0.0
         self._welcome = welcome
-        self._in = fd_in
-        self._out = fd_out
         self._decoder = wire.SessionDecoder()
         self._tag = 0
         self._channels: Dict[int, Channel] = {}
         self._waiting: Set[Channel] = set()
-        self._outbox: Deque[bytes] = deque()
-        self._outbox_bytes = 0
-        self._flushing = False
         self._settling = False
         self._n_reads = 0
         self._own_ids = ""
-        os.set_blocking(fd_in, False)
-        os.set_blocking(fd_out, False)
-        loop.watch(fd_in, READ, self._readable)
+        self._rendezvous = Conduit(loop, fd_in, fd_out, on_bytes=self._met, on_end=loop.stop, on_room=self._room)
+        self._conduit = self._rendezvous
+
+    # Outwards
 
     @property
     def clogged(self) -> bool:
-        return self._outbox_bytes > CLOGGED
+        return self._conduit.clogged
 
     def wait_for_room(self, channel: Channel) -> None:
         self._waiting.add(channel)
@@ -62,61 +60,31 @@ class Peer:
         self._waiting.discard(channel)
 
     def send(self, channel: int, kind: int, payload: bytes = b"", flags: int = 0) -> None:
-        self._queue(wire.header(self._tag, channel, kind, len(payload), flags))
-        if payload:
-            self._queue(payload)
+        self._conduit.send(wire.header(self._tag, channel, kind, len(payload), flags), payload)
 
-    def _queue(self, data: bytes) -> None:
-        self._outbox.append(data)
-        self._outbox_bytes += len(data)
-        if not self._flushing:
-            self._flushing = True
-            self.loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        while self._outbox:
-            batch = [self._outbox[i] for i in range(min(len(self._outbox), 64))]
-            try:
-                written = os.writev(self._out, batch)
-            except BlockingIOError:
-                if not self.loop.is_watched(self._out):
-                    self.loop.watch(self._out, WRITE, lambda _: self._flush())
-                return
-            except BrokenPipeError:
-                self._outbox.clear()
-                self._outbox_bytes = 0
-                break
-            self._outbox_bytes -= written
-            while written:
-                first = self._outbox.popleft()
-                if written < len(first):
-                    self._outbox.appendleft(first[written:])
-                    break
-                written -= len(first)
-        self.loop.unwatch(self._out)
-        self._flushing = False
+    def _room(self) -> None:
         waiting, self._waiting = self._waiting, set()
         for channel in waiting:
             if channel.open:
                 channel.pump()
 
-    def _readable(self, _events: int) -> None:
-        try:
-            data = os.read(self._in, _READ_SIZE)
-        except BlockingIOError:
-            return
-        if not data:
-            self.loop.stop()
-            return
-        self.last_heard = self.loop.now
+    # Inwards
+
+    def _met(self, data: bytes) -> None:
+        """At the rendezvous: hellos always, the rest only from a session that has no socket."""
         self._n_reads += 1
         for frame in self._decoder.feed(data):
-            if self._settling and frame.kind != wire.HELLO:
-                continue
-            try:
-                self._handle(frame)
-            except wire.Violation:
-                self.send(0, wire.DESYNC)
+            if frame.kind == wire.HELLO:
+                self._hello(wire.unpack_json(frame.payload))
+            elif self._conduit is self._rendezvous and not self._settling:
+                self._heard(frame)
+
+    def _heard(self, frame: wire.Frame) -> None:
+        self.last_heard = self.loop.now
+        try:
+            self._handle(frame)
+        except wire.Violation:
+            self.send(0, wire.DESYNC)
 
     def _handle(self, frame: wire.Frame) -> None:
         kind = frame.kind
@@ -140,8 +108,6 @@ class Peer:
             self.send(0, wire.PONG, frame.payload)
         elif kind == wire.ACK:
             self.on_ack(list(wire.unpack_json(frame.payload).get("ids", ())))
-        elif kind == wire.HELLO:
-            self._hello(wire.unpack_json(frame.payload))
         elif kind == wire.DESYNC:
             self.send(0, wire.DESYNC)
 
@@ -170,6 +136,8 @@ class Peer:
             self._waiting.discard(channel)
             channel.on_close()
 
+    # Who it is
+
     def _hello(self, hello: Dict[str, Any]) -> None:
         nonce = bytes.fromhex(hello["nonce"])
         epoch = hello.get("epoch")
@@ -177,21 +145,69 @@ class Peer:
         marker = wire.MAGIC + nonce
         if epoch is not None and epoch < self.epoch:
             self._decoder.settle(accepted=False)
-            body = wire.pack_json({"code": "stale_epoch", "epoch": self.epoch})
-            # Everybody attached reads this. Inside a frame of its own session it is nothing to the holder.
-            self.send(0, wire.PONG, marker + wire.frame(tag, 0, wire.REFUSED, body))
+            refused = marker + wire.frame(
+                tag, 0, wire.REFUSED, wire.pack_json({"code": "stale_epoch", "epoch": self.epoch})
+            )
+            # Everybody at the rendezvous reads this. Inside a frame of its own session it is nothing to the holder.
+            self._rendezvous.send(wire.header(self._tag, 0, wire.PONG, len(refused)), refused)
             return
         self._decoder.settle(accepted=True)
         self.epoch = self.epoch + 1 if epoch is None else epoch
-        self.drop()
-        if self._own_ids:
-            self.on_superseded(self._own_ids)
-        self._own_ids = str(hello.get("ids") or "")
-        self._settling, self._tag = bool(self._tag), tag
+        self.last_heard = self.loop.now
+        self._replace(tag, str(hello.get("ids") or ""))
         answer = self._welcome(hello)
         answer.update(protocol=wire.PROTOCOL, epoch=self.epoch, python=list(sys.version_info[:3]))
-        self._queue(marker)  # a former peer that still listens falls silent at this
-        self._greet(tag, wire.pack_json(answer), -1, _MAX_QUIET_WAITS)
+        welcome = wire.pack_json(answer)
+        if self._meet(hello.get("socket"), tag):
+            self._conduit.send(marker)
+            self.send(0, wire.WELCOME, welcome)
+        else:
+            self._conduit.send(marker)  # a former peer that still listens falls silent at this
+            self._greet(tag, welcome, -1, _MAX_QUIET_WAITS)
+
+    def _replace(self, tag: int, own_ids: str) -> None:
+        """Forgets the former peer, its channels, what was to be sent to it, and what it asked for by ids of its own."""
+        self._drop()
+        if self._own_ids:
+            self.on_superseded(self._own_ids)
+        self._own_ids = own_ids
+        self._settling = bool(self._tag) and self._conduit is self._rendezvous
+        self._tag = tag
+        if self._conduit is not self._rendezvous:
+            former, self._conduit = self._conduit, self._rendezvous
+            former.dismiss(wire.MAGIC + bytes(wire.NONCE_BYTES))
+
+    def _meet(self, path: Optional[str], tag: int) -> bool:
+        """Moves the session to the socket it was offered, if that can be reached from in here."""
+        if not path:
+            return False
+        offered = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            offered.connect(path)
+        except OSError:
+            offered.close()
+            return False
+        decoder = wire.FrameDecoder(tag)
+        fd = offered.detach()
+
+        def received(data: bytes) -> None:
+            try:
+                for frame in decoder.feed(data):
+                    self._heard(frame)
+            except (wire.Violation, wire.Superseded):
+                self._part(conduit)
+
+        conduit = Conduit(self.loop, fd, fd, on_bytes=received, on_end=lambda: self._part(conduit), on_room=self._room)
+        self._conduit = conduit
+        self._settling = False
+        return True
+
+    def _part(self, conduit: Conduit) -> None:
+        """The peer hung up, or is not to be talked to. Commands run on."""
+        conduit.close()
+        if conduit is self._conduit:
+            self._conduit = self._rendezvous
+            self._drop()
 
     def _greet(self, tag: int, welcome: bytes, n_reads: int, n_waits: int) -> None:
         if tag != self._tag:
@@ -205,11 +221,9 @@ class Peer:
             self._decoder.resynchronise()
         self.send(0, wire.WELCOME, welcome)
 
-    def drop(self) -> None:
-        """Forgets the peer's channels and what was to be sent to it."""
+    def _drop(self) -> None:
         for channel in list(self._channels.values()):
             self._shut(channel)
         self._channels.clear()
         self._waiting.clear()
-        self._outbox.clear()
-        self._outbox_bytes = 0
+        self._conduit.forget_unsent()

@@ -21,7 +21,9 @@ _MAX_HEADERS = 64 << 10
 _MAX_STDERR = 4096
 
 
-class _Nobody:
+class Nobody:
+    """Listens to a stream that has no receiver yet, or none any more."""
+
     def received(self, data: bytes) -> None: ...
     def lost(self, reason: str) -> None: ...
 
@@ -30,7 +32,7 @@ class AttachStream(asyncio.Protocol):
     """`ByteStream` for a container. What the guest writes to stderr is kept for the error message."""
 
     def __init__(self) -> None:
-        self.receiver: Receiver = _Nobody()
+        self.receiver: Receiver = Nobody()
         self.stderr = b""
         self._transport: asyncio.Transport | None = None
         self._upgraded: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -12,6 +12,7 @@ from sandbox import guest_archive
 from sandbox.backends.docker import container, images
 from sandbox.backends.docker.attach import AttachStream
 from sandbox.backends.docker.engine import Engine, ImageId
+from sandbox.backends.docker.rendezvous import Directories, MeetingStream
 from sandbox.client.link import HELLO_TIMEOUT_S, LEASE_S, Link
 from sandbox.client.sandbox import GuestSandbox
 from sandbox.errors import (
@@ -30,6 +31,7 @@ _START_TIMEOUT_S = 60.0
 _CLEAN_UP_S = 30.0
 _IMAGE_CACHE_S = 30.0
 _TOO_OLD = 78
+_TIDY_AFTER_S = 600.0
 
 
 class DockerBackend:
@@ -43,6 +45,9 @@ class DockerBackend:
         self._watchdog = Watchdog()
         self._images: dict[str, tuple[float, ImageId]] = {}
         self._guest_path: str | None = None
+        self._state = state_dir(os.environ, uid=os.getuid())
+        self._meetings = Directories(self._state / "meet")
+        self._is_local = engine.host.startswith("unix:")
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -51,6 +56,7 @@ class DockerBackend:
         async with Engine.connect(host) as engine:
             backend = cls(engine, lease_s=lease_s)
             try:
+                await backend._tidy()
                 yield backend
             finally:
                 await backend.close()
@@ -62,8 +68,10 @@ class DockerBackend:
         sandbox_id = SandboxId(secrets.token_hex(8))
         key = secrets.token_bytes(16)
         labels = container.labels(sandbox_id, spec, key=key, digest=image, guest_hash=guest.hash)
-        body = container.config(spec, image=image, guest=await self._guest(), container_labels=labels)
+        guest_path = await self._guest()
         try:
+            meeting = str(self._meetings.make(sandbox_id)) if self._is_local else None
+            body = container.config(spec, image=image, guest=guest_path, meeting=meeting, container_labels=labels)
             await self._create_container(sandbox_id, body)
             link = await self._first_link(sandbox_id, spec, key)
         except BaseException:
@@ -89,6 +97,7 @@ class DockerBackend:
 
     async def destroy(self, sandbox_id: SandboxId) -> None:
         await self.engine.remove_container(container.name_of(sandbox_id))
+        await asyncio.to_thread(self._meetings.remove, sandbox_id)
 
     async def close(self) -> None:
         await self._watchdog.close()
@@ -105,7 +114,7 @@ class DockerBackend:
 
     async def _guest(self) -> str:
         if self._guest_path is None:
-            directory = state_dir(os.environ, uid=os.getuid()) / "guest"
+            directory = self._state / "guest"
             self._guest_path = str(await asyncio.to_thread(guest_archive.build().write_to, directory))
         return self._guest_path
 
@@ -133,29 +142,36 @@ class DockerBackend:
             with contextlib.suppress(BaseException):
                 await linking
 
-    async def _attach(self, sandbox_id: SandboxId) -> AttachStream:
-        return await AttachStream.open(
+    async def _attach(self, sandbox_id: SandboxId) -> MeetingStream:
+        attached = await AttachStream.open(
             self.engine.host, container.name_of(sandbox_id), watchdog=self._watchdog, lease_s=self._lease_s
         )
+        stream = MeetingStream(attached, self._meetings.of(sandbox_id) if self._is_local else None)
+        await stream.listen()
+        return stream
 
     async def _link(
         self,
-        stream: AttachStream,
+        stream: MeetingStream,
         key: bytes,
         *,
         epoch: int | None = None,
         config: Mapping[str, Any] | None = None,
         timeout_s: float,
     ) -> Link:
-        return await Link.connect(
-            stream,
-            key=key,
-            epoch=epoch,
-            config=config,
-            timeout_s=timeout_s,
-            lease_s=self._lease_s,
-            heartbeat=self._watchdog.beat,
-        )
+        try:
+            return await Link.connect(
+                stream,
+                key=key,
+                epoch=epoch,
+                config=config,
+                timeout_s=timeout_s,
+                lease_s=self._lease_s,
+                heartbeat=self._watchdog.beat,
+                offer=stream.offer,
+            )
+        finally:
+            stream.stop_listening()
 
     def _sandbox(self, link: Link, sandbox_id: SandboxId, *, created: bool) -> GuestSandbox:
         return GuestSandbox(link, sandbox_id, created=created, destroy=lambda: self.destroy(sandbox_id))
@@ -166,7 +182,7 @@ class DockerBackend:
         except SandboxNotFound:
             raise SandboxNotFound(f"there is no sandbox {sandbox_id}; it was destroyed or never created") from None
 
-    async def _stillborn(self, sandbox_id: SandboxId, stream: AttachStream, error: BaseException) -> SandboxError:
+    async def _stillborn(self, sandbox_id: SandboxId, stream: MeetingStream, error: BaseException) -> SandboxError:
         """Why a container that started never said hello."""
         said = stream.stderr.decode(errors="replace").strip().splitlines()
         last = said[-1] if said else str(error)
@@ -176,6 +192,12 @@ class DockerBackend:
                 return ImageUnsuitable(f"the image's python3 is too old ({last}); add Python 3.8 or later to the image")
             last = f"{last}; {_how_it_ended(found)}"
         return CannotCreate(f"the sandbox did not come to life: {last}")
+
+    async def _tidy(self) -> None:
+        """Removes what sandboxes left on this machine that ended without us."""
+        began = time.time()
+        alive = [info.id for info in await self.list()]
+        await asyncio.to_thread(self._meetings.remove_all_but, alive, older_than=began - _TIDY_AFTER_S)
 
     async def _remove_quietly(self, sandbox_id: SandboxId) -> None:
         removing = asyncio.ensure_future(self.destroy(sandbox_id))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from sandbox.backends.docker.rendezvous import INSIDE
 from sandbox.types import (
     HOME,
     KIB,
@@ -49,8 +50,13 @@ def label_filter(wanted: Mapping[str, str]) -> list[str]:
     return [f"{MARK}=1", *(f"{USER_PREFIX}{name}={value}" for name, value in wanted.items())]
 
 
-def config(spec: SandboxSpec, *, image: str, guest: str, container_labels: Mapping[str, str]) -> dict[str, Any]:
-    """The body of the engine's create call."""
+def config(
+    spec: SandboxSpec, *, image: str, guest: str, meeting: str | None, container_labels: Mapping[str, str]
+) -> dict[str, Any]:
+    """The body of the engine's create call. `meeting` is the host's directory for the shorter way."""
+    ours = [_bind(guest, GUEST_PATH, read_only=True)]
+    if meeting is not None:
+        ours.append(_bind(meeting, INSIDE, read_only=True))
     limits = spec.limits
     return {
         "Image": image,
@@ -89,7 +95,7 @@ def config(spec: SandboxSpec, *, image: str, guest: str, container_labels: Mappi
             "LogConfig": {"Type": "none"},
             "Tmpfs": _tmpfs(limits),
             "Mounts": [
-                _bind(guest, GUEST_PATH, read_only=True),
+                *ours,
                 *(_bind(str(m.source), str(m.target), read_only=m.read_only) for m in spec.mounts),
             ],
         },

@@ -1,0 +1,168 @@
+"""A shorter way to a guest on this machine: a socket of ours that it connects to, offered in the hello.
+
+The engine's attach stream always works and is how every session begins, but each byte of it passes through two other
+programs, and it is a broadcast. Each container sees a directory of its own, read-only, that only its guest may enter.
+For the moment of a hello there is a socket in it. If the guest can reach it (not under gVisor, not on another machine)
+the session moves there and the attach stream is closed; if not, the session stays on the attach stream.
+"""
+
+import asyncio
+import contextlib
+import shutil
+import socket
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from sandbox.backends.docker.attach import AttachStream, Nobody
+from sandbox.client.link import Receiver
+from sandbox.types import SandboxId
+
+INSIDE = "/run/boatyard/host"
+_NAME = "meet"
+_MAX_SOCKET_PATH = 107
+_WRITE_BUFFER = 1 << 20
+
+
+class Directories:
+    """One directory a sandbox, below `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def of(self, sandbox_id: SandboxId) -> Path:
+        return self._root / sandbox_id
+
+    def make(self, sandbox_id: SandboxId) -> Path:
+        path = self.of(sandbox_id)
+        path.mkdir(mode=0o700, parents=True)
+        return path
+
+    def remove(self, sandbox_id: SandboxId) -> None:
+        shutil.rmtree(self.of(sandbox_id), ignore_errors=True)
+
+    def remove_all_but(self, alive: Iterable[str], *, older_than: float) -> None:
+        """Those of sandboxes that are gone; a younger one's container may not be there yet."""
+        if not self._root.is_dir():
+            return
+        keep = set(alive)
+        for path in self._root.iterdir():
+            with contextlib.suppress(OSError):
+                if path.name not in keep and path.stat().st_mtime < older_than:
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+class MeetingStream:
+    """`ByteStream` that begins on the attach stream and moves to a socket if the guest comes to it."""
+
+    def __init__(self, attach: AttachStream, directory: Path | None) -> None:
+        self.receiver: Receiver = Nobody()
+        self.offer: str | None = None
+        """The path inside, for the hello; None where there is nothing to offer."""
+        self._attach = attach
+        self._path = directory / _NAME if directory is not None else None
+        self._server: asyncio.Server | None = None
+        self._met: _Met | None = None
+        attach.receiver = self
+
+    async def listen(self) -> None:
+        """Makes the socket to offer, where a guest may be able to reach it."""
+        if self._path is None or len(str(self._path)) > _MAX_SOCKET_PATH or not self._path.parent.is_dir():
+            return
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_unix_server(lambda: _Met(self), str(self._path), backlog=1)
+            self.offer = f"{INSIDE}/{_NAME}"
+
+    def stop_listening(self) -> None:
+        """After the hello, however it went. Idempotent."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+            if self._path is not None:
+                self._path.unlink(missing_ok=True)
+
+    @property
+    def stderr(self) -> bytes:
+        return self._attach.stderr
+
+    # ByteStream
+
+    def write(self, data: bytes) -> None:
+        (self._met or self._attach).write(data)
+
+    async def drain(self) -> None:
+        await (self._met or self._attach).drain()
+
+    def close(self) -> None:
+        self.stop_listening()
+        self._attach.close()
+        if self._met is not None:
+            self._met.close()
+
+    # What comes from either
+
+    def received(self, data: bytes) -> None:
+        self.receiver.received(data)
+
+    def lost(self, reason: str) -> None:
+        if self._met is None:
+            self.receiver.lost(reason)
+
+    def met(self, met: "_Met") -> bool:
+        """The guest came. Whoever comes after it is turned away."""
+        if self._met is not None:
+            return False
+        self._met = met
+        self._attach.close()
+        return True
+
+
+class _Met(asyncio.Protocol):
+    """Our end of the socket."""
+
+    def __init__(self, stream: MeetingStream) -> None:
+        self._stream = stream
+        self._transport: asyncio.Transport | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._received: Callable[[bytes], None] = lambda data: None
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    async def drain(self) -> None:
+        if not self._writable.is_set():
+            await self._writable.wait()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        if not self._stream.met(self):
+            transport.abort()
+            return
+        sock = transport.get_extra_info("socket")
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            sock.setsockopt(socket.SOL_SOCKET, option, _WRITE_BUFFER)
+        transport.set_write_buffer_limits(high=_WRITE_BUFFER)
+        self._transport = transport
+        self._received = self._stream.receiver.received
+
+    def data_received(self, data: bytes) -> None:
+        self._received(data)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._writable.set()
+        if self._transport is not None:
+            self._transport = None
+            self._stream.receiver.lost(str(exc) if exc is not None else "the stream was closed")

@@ -1,0 +1,131 @@
+"""Bytes in and out of one pair of descriptors, without ever blocking."""
+
+import contextlib
+import os
+from collections import deque
+from typing import Callable, Deque, List, Union
+
+from sandbox.guest.loop import READ, WRITE, Loop
+
+CLOGGED = 2 << 20
+_READ_SIZE = 256 << 10
+_MAX_BATCH = 64
+
+
+class Conduit:
+    def __init__(
+        self,
+        loop: Loop,
+        fd_in: int,
+        fd_out: int,
+        *,
+        on_bytes: Callable[[bytes], None],
+        on_end: Callable[[], None],
+        on_room: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._in = fd_in
+        self._out = fd_out
+        self._on_bytes = on_bytes
+        self._on_end = on_end
+        self._on_room = on_room
+        # One buffer for good: a fresh one of this size is mapped and unmapped by the allocator for every read.
+        self._buffer = bytearray(_READ_SIZE)
+        self._view = memoryview(self._buffer)
+        self._outbox: Deque[Union[bytes, memoryview]] = deque()
+        self._outbox_bytes = 0
+        self._flushing = False
+        self._open = True
+        for fd in (fd_in, fd_out):
+            os.set_blocking(fd, False)
+        loop.watch(fd_in, READ, self._ready)
+
+    @property
+    def clogged(self) -> bool:
+        return self._outbox_bytes > CLOGGED
+
+    def send(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            if piece:
+                self._outbox.append(piece)
+                self._outbox_bytes += len(piece)
+        if not self._flushing and self._open:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def forget_unsent(self) -> None:
+        self._outbox.clear()
+        self._outbox_bytes = 0
+
+    def dismiss(self, last_word: bytes) -> None:
+        """Says one more thing, if that is possible without waiting, and closes."""
+        with contextlib.suppress(OSError):
+            os.write(self._out, last_word)
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of both descriptors. Idempotent."""
+        if self._open:
+            self._open = False
+            for fd in {self._in, self._out}:
+                self._loop.unwatch(fd)
+                os.close(fd)
+            self.forget_unsent()
+
+    def _ready(self, events: int) -> None:
+        if events & WRITE:
+            self._flush()
+        if events & ~WRITE and self._open:
+            self._read()
+
+    def _read(self) -> None:
+        try:
+            n_read = os.readv(self._in, [self._buffer])
+        except BlockingIOError:
+            return
+        except OSError:
+            n_read = 0
+        if n_read:
+            self._on_bytes(bytes(self._view[:n_read]))
+        else:
+            self._on_end()
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if not self._open:
+            return
+        while self._outbox:
+            batch: List[Union[bytes, memoryview]] = [self._outbox[i] for i in range(min(len(self._outbox), _MAX_BATCH))]
+            try:
+                written = os.writev(self._out, batch)
+            except BlockingIOError:
+                self._wait_for_room()
+                return
+            except OSError:
+                self.forget_unsent()  # nobody reads any more; the end is seen on the other side
+                break
+            self._take(written)
+        self._stop_waiting()
+        self._on_room()
+
+    def _take(self, written: int) -> None:
+        self._outbox_bytes -= written
+        while written:
+            first = self._outbox.popleft()
+            if written < len(first):
+                self._outbox.appendleft(memoryview(first)[written:])
+                return
+            written -= len(first)
+
+    def _wait_for_room(self) -> None:
+        self._flushing = True
+        if self._in == self._out:
+            self._loop.rewatch(self._out, READ | WRITE)
+        elif not self._loop.is_watched(self._out):
+            self._loop.watch(self._out, WRITE, self._ready)
+
+    def _stop_waiting(self) -> None:
+        if self._in == self._out:
+            self._loop.rewatch(self._out, READ)
+        else:
+            self._loop.unwatch(self._out)
