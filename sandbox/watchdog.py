@@ -12,12 +12,17 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 MESSAGE = struct.Struct("!cII")
 """Kind (`+` guard, `-` release, `.` heartbeat), the guard's number, its lease in milliseconds."""
 
+_GUARD, _RELEASE, _BEAT = b"+", b"-", b"."
 _HELPER = Path(__file__).with_name("watchdog_helper.py")
+_END_S = 2.0
+_RESTART_AFTER_S = 0.5
+"""A helper that cannot live is not started with every heartbeat of every link."""
 
 
 class Watchdog:
@@ -26,66 +31,111 @@ class Watchdog:
     def __init__(self) -> None:
         self._pipe: socket.socket | None = None
         self._helper: subprocess.Popen[bytes] | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._started_at = -_RESTART_AFTER_S
         self._numbers = itertools.count(1)
         self._guarded: dict[int, tuple[socket.socket, float]] = {}
-        self._starting = asyncio.Lock()
+        self._untold: dict[int, bytes] = {}
+        """What the helper is still to be told, by guard: it may be behind with reading."""
+
+    def start(self) -> "asyncio.Task[None]":
+        """Starts the helper in the background, unless it is there: the first `guard` then need not wait for it."""
+        if self._starting is None or (self._pipe is None and self._starting.done()):
+            self._starting = asyncio.create_task(self._start(), name="watchdog start")
+            self._starting.add_done_callback(_retrieve)
+        return self._starting
 
     async def guard(self, sock: socket.socket, lease_s: float) -> int:
-        """Shuts `sock` down unless `beat` is called at least once a lease. Returns a number for `release`."""
-        await self._ensure_helper()
-        number = next(self._numbers)
+        """Shuts `sock` down unless `beat` is called at least once a lease. Returns a number for `release`.
+
+        Raises: OSError if no helper can be started.
+        """
         copy = sock.dup()
+        try:
+            await asyncio.shield(self.start())
+        except BaseException:
+            copy.close()
+            raise
+        number = next(self._numbers)
         self._guarded[number] = (copy, lease_s)
-        self._send(b"+", number, lease_s, copy)
+        self._untold[number] = _GUARD
+        self._tell()
+        if self._pipe is None:
+            try:
+                await asyncio.shield(self.start())
+            except BaseException:
+                self.release(number)
+                raise
         return number
 
     def release(self, number: int) -> None:
         entry = self._guarded.pop(number, None)
-        if entry is not None:
-            entry[0].close()
-            self._send(b"-", number)
+        if entry is None:
+            return
+        entry[0].close()
+        if self._untold.pop(number, None) is None:
+            self._untold[number] = _RELEASE
+        self._tell()
 
     def beat(self) -> None:
-        self._send(b".", 0)
+        """Says that we are alive. Replaces, in the background, a helper that is not."""
+        self._tell()
+        self._send(_BEAT, 0)
+        if self._pipe is None and self._guarded and time.monotonic() - self._started_at >= _RESTART_AFTER_S:
+            self.start()
 
     async def close(self) -> None:
         """Lets the helper go, and with it whatever it still guards."""
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
         for number in list(self._guarded):
             self.release(number)
+        self._hang_up()
+        await self._reap()
+
+    async def _start(self) -> None:
+        await self._reap()
+        self._started_at = time.monotonic()
+        self._pipe, self._helper = await asyncio.to_thread(_start_helper)
+        self._untold = dict.fromkeys(self._guarded, _GUARD)
+        self._tell()
+
+    async def _reap(self) -> None:
+        helper, self._helper = self._helper, None
+        if helper is not None:
+            await asyncio.to_thread(_wait_for, helper)
+
+    def _tell(self) -> None:
+        while self._untold:
+            number, kind = next(iter(self._untold.items()))
+            sock, lease_s = self._guarded.get(number, (None, 0))
+            if not self._send(kind, number, lease_s, sock):
+                return
+            self._untold.pop(number, None)
+
+    def _send(self, kind: bytes, number: int, lease_s: float = 0, sock: socket.socket | None = None) -> bool:
+        if self._pipe is None:
+            return False
+        message = MESSAGE.pack(kind, number, int(lease_s * 1000))
+        try:
+            socket.send_fds(self._pipe, [message], [sock.fileno()] if sock is not None else [])
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._hang_up()  # somebody killed it; the next one is told of everything that is guarded
+            return False
+        return True
+
+    def _hang_up(self) -> None:
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
-        helper, self._helper = self._helper, None
-        if helper is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(helper.wait, 5)
-
-    def _send(self, kind: bytes, number: int, lease_s: float = 0, sock: socket.socket | None = None) -> None:
-        if self._pipe is None:
-            return
-        message = MESSAGE.pack(kind, number, int(lease_s * 1000))
-        fds = [sock.fileno()] if sock is not None else []
-        try:
-            socket.send_fds(self._pipe, [message], fds)
-        except BlockingIOError:
-            pass  # the helper is behind; the next heartbeat will do
-        except OSError:
-            # Somebody killed the helper. The next guard starts another one, which gets everything again.
-            self._pipe.close()
-            self._pipe = None
-
-    async def _ensure_helper(self) -> None:
-        async with self._starting:
-            if self._pipe is not None:
-                return
-            self._pipe, self._helper = await asyncio.to_thread(_start_helper)
-            for number, (sock, lease_s) in self._guarded.items():
-                self._send(b"+", number, lease_s, sock)
 
 
 def _start_helper() -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
+    with contextlib.ExitStack() as undo, theirs:
+        undo.enter_context(ours)
         ours.setblocking(False)
         helper = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_HELPER), str(theirs.fileno())],
@@ -94,4 +144,20 @@ def _start_helper() -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
+        undo.pop_all()
     return ours, helper
+
+
+def _wait_for(helper: "subprocess.Popen[bytes]") -> None:
+    """It ends by itself once its pipe is closed; one that is stopped does not."""
+    try:
+        helper.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        helper.kill()
+        helper.wait()
+
+
+def _retrieve(task: "asyncio.Task[None]") -> None:
+    """Whoever waited has the error; a heartbeat does not wait, and tries again."""
+    if not task.cancelled():
+        task.exception()

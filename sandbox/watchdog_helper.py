@@ -17,7 +17,10 @@ def main(fd: int) -> None:
     while True:
         wait_s = min((lease for _, lease in guarded.values()), default=3600.0) / 4
         if select.select([pipe], [], [], wait_s)[0]:
-            data, fds, _, _ = socket.recv_fds(pipe, MESSAGE.size, 1)
+            try:
+                data, fds, _, _ = socket.recv_fds(pipe, MESSAGE.size, 1)
+            except ConnectionError:
+                break
             if len(data) < MESSAGE.size:
                 break
             heard_at = time.monotonic()

@@ -1,10 +1,14 @@
 """Sockets are shut when their owner goes quiet or dies, and not before."""
 
 import asyncio
+import contextlib
+import os
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +29,43 @@ async def ends(sock: socket.socket, within_s: float) -> bool:
             return await asyncio.get_running_loop().sock_recv(sock, 1) == b""
     except TimeoutError:
         return False
+
+
+def helpers() -> list[int]:
+    """Our children that run the helper, and those that ended and that nobody waited for."""
+    found: list[int] = []
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):
+            for pid in map(int, (thread / "children").read_text().split()):
+                if has_ended(pid) or b"watchdog_helper" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(pid)
+    return found
+
+
+def has_ended(pid: int) -> bool:
+    """A zombie."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def holds(pid: int, sock: socket.socket) -> bool:
+    ours = f"socket:[{os.fstat(sock.fileno()).st_ino}]"
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if str(entry.readlink()) == ours:
+                return True
+    return False
+
+
+async def helper_besides(former: int, watchdog: Watchdog) -> int:
+    """Beats until there is another one than `former`, and only that."""
+    async with asyncio.timeout(10):
+        while True:
+            watchdog.beat()
+            match helpers():
+                case [pid] if pid != former:
+                    return pid
+                case _:
+                    await asyncio.sleep(0.02)
 
 
 async def test_a_quiet_owner_loses_its_socket(watchdog: Watchdog) -> None:
@@ -76,3 +117,76 @@ async def test_the_socket_of_a_killed_owner_is_shut(watchdog: Watchdog) -> None:
             owner.kill()
             owner.wait()
             assert await ends(theirs, 10)
+
+
+async def test_a_killed_helper_is_reaped_and_another_guards_everything(watchdog: Watchdog) -> None:
+    ours, theirs = socket.socketpair()
+    other, far = socket.socketpair()
+    with ours, theirs, other, far:
+        await watchdog.guard(ours, 2.0)
+        await watchdog.guard(other, 0.5)
+        (former,) = helpers()
+        os.kill(former, signal.SIGKILL)
+        await helper_besides(former, watchdog)
+        assert await ends(far, 10)
+        assert await ends(theirs, 10)
+
+
+async def test_a_helper_that_was_killed_is_not_missed_by_the_next_guard(watchdog: Watchdog) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        released = await watchdog.guard(ours, 0.2)
+        watchdog.release(released)
+        (former,) = helpers()
+        os.kill(former, signal.SIGKILL)
+        await asyncio.to_thread(os.waitid, os.P_PID, former, os.WEXITED | os.WNOWAIT)
+        await watchdog.guard(ours, 0.2)
+        assert helpers() != [former]
+        assert await ends(theirs, 10)
+
+
+async def test_what_a_busy_helper_could_not_be_told_it_is_told_later(watchdog: Watchdog) -> None:
+    first, far = socket.socketpair()
+    ours, theirs = socket.socketpair()
+    kept, distant = socket.socketpair()
+    with first, far, ours, theirs, kept, distant:
+        released = await watchdog.guard(first, 60.0)
+        (helper,) = helpers()
+        os.kill(helper, signal.SIGSTOP)
+        for _ in range(2000):
+            watchdog.beat()
+        await watchdog.guard(ours, 1.0)
+        watchdog.release(released)
+        watchdog.release(await watchdog.guard(kept, 0.5))
+        os.kill(helper, signal.SIGCONT)
+        async with asyncio.timeout(10):
+            while not holds(helper, ours) or holds(helper, first):
+                watchdog.beat()
+                await asyncio.sleep(0.02)
+        assert await ends(theirs, 10)
+        kept.send(b"x")
+        assert distant.recv(1) == b"x"
+
+
+async def test_a_guard_that_is_given_up_leaves_nothing(watchdog: Watchdog) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        guarding = asyncio.create_task(watchdog.guard(ours, 60.0))
+        await asyncio.sleep(0)
+        guarding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await guarding
+        await watchdog.close()
+        assert helpers() == []
+        ours.close()
+        assert await ends(theirs, 10)
+
+
+async def test_a_helper_that_hangs_does_not_outlive_its_owner() -> None:
+    watchdog = Watchdog()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        await watchdog.guard(ours, 60.0)
+        os.kill(helpers()[0], signal.SIGSTOP)
+        await watchdog.close()
+        assert helpers() == []
