@@ -38,6 +38,10 @@ class Watchdog:
         self._untold: dict[int, bytes] = {}
         """What the helper is still to be told, by guard: it may be behind with reading."""
 
+    @property
+    def n_guarded(self) -> int:
+        return len(self._guarded)
+
     def start(self) -> "asyncio.Task[None]":
         """Starts the helper in the background, unless it is there: the first `guard` then need not wait for it."""
         if self._starting is None or (self._pipe is None and self._starting.done()):

@@ -22,17 +22,23 @@ _MAX_STDERR = 4096
 
 
 class Nobody:
-    """Listens to a stream that has no receiver yet, or none any more."""
+    """The receiver of a stream that has none yet."""
 
     def received(self, data: bytes) -> None: ...
     def lost(self, reason: str) -> None: ...
 
 
 class AttachStream(asyncio.Protocol):
-    """`ByteStream` for a container. What the guest writes to stderr is kept for the error message."""
+    """`ByteStream` for a container. What the guest writes to stderr is kept for the error message.
+
+    It begins with the first write: by then its owner has set `receiver`, which so misses neither a byte nor the end.
+    """
 
     def __init__(self) -> None:
         self.receiver: Receiver = Nobody()
+        self._begun = False
+        self._early: list[bytes] = []
+        self._ended_early: str | None = None
         self.stderr = b""
         self._transport: asyncio.Transport | None = None
         self._upgraded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -81,15 +87,32 @@ class AttachStream(asyncio.Protocol):
     async def _put_under(self, watchdog: Watchdog, lease_s: float) -> None:
         if self._transport is None:
             return
-        wrapped = self._transport.get_extra_info("socket")
-        with socket.socket(fileno=wrapped.dup().detach()) as sock:
-            self._guard = (watchdog, await watchdog.guard(sock, lease_s))
+        self._guard = (watchdog, await watchdog.guard(self._transport.get_extra_info("socket"), lease_s))
+        if self._closed:  # meanwhile, and it could not be released
+            self._release()
+
+    def _release(self) -> None:
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            guard[0].release(guard[1])
 
     # ByteStream
 
     def write(self, data: bytes) -> None:
+        if not self._begun:
+            self._begin()
         if not self._closed:
             self._raw_write(data)
+
+    def _begin(self) -> None:
+        self._begun = True
+        early, self._early = self._early, []
+        for piece in early:
+            self.receiver.received(piece)
+        if self._ended_early is not None:
+            self.receiver.lost(self._ended_early)
+        elif self._transport is not None and not self._closed:
+            self._transport.resume_reading()
 
     async def drain(self) -> None:
         if not self._writable.is_set():
@@ -100,8 +123,9 @@ class AttachStream(asyncio.Protocol):
             return
         self._closed = True
         self._writable.set()
-        if self._guard is not None:
-            self._guard[0].release(self._guard[1])
+        self._release()
+        if not self._upgraded.cancel() and not self._upgraded.cancelled():
+            self._upgraded.exception()  # whoever opened it may have left before it could be told
         if self._transport is not None:
             # A plain close leaves the engine's end attached while another descriptor of the socket is open.
             sock = self._transport.get_extra_info("socket")
@@ -120,6 +144,8 @@ class AttachStream(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         transport.set_write_buffer_limits(high=1 << 20)
         self._transport = transport
+        if self._closed:
+            transport.abort()
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -132,9 +158,12 @@ class AttachStream(asyncio.Protocol):
         if not self._upgraded.done():
             self._upgraded.set_exception(ConnectionResetError("the engine closed the connection"))
         self._closed = True
-        if self._guard is not None:
-            self._guard[0].release(self._guard[1])
-        self.receiver.lost(str(exc) if exc is not None else "the stream was closed")
+        self._release()
+        reason = str(exc) if exc is not None else "the stream was closed"
+        if self._begun:
+            self.receiver.lost(reason)
+        else:
+            self._ended_early = reason
 
     def data_received(self, data: bytes) -> None:
         if not self._upgraded.done():
@@ -160,8 +189,10 @@ class AttachStream(asyncio.Protocol):
             at = stop
             if self._kind == _STDERR:
                 self.stderr = (self.stderr + piece)[-_MAX_STDERR:]
-            else:
+            elif self._begun:
                 self.receiver.received(piece)
+            else:
+                self._early.append(piece)
 
     def _headers(self, data: bytes) -> bytes:
         self._buffer += data
@@ -175,6 +206,8 @@ class AttachStream(asyncio.Protocol):
         if status in (b"101", b"200"):
             self._buffer = b""
             self._upgraded.set_result(None)
+            if self._transport is not None:
+                self._transport.pause_reading()
             return rest
         if status == b"404":
             self._upgraded.set_exception(SandboxNotFound("the sandbox's container is gone; create a new one"))

@@ -62,6 +62,8 @@ class MeetingStream:
         self._path = directory / _NAME if directory is not None else None
         self._server: asyncio.Server | None = None
         self._met: _Met | None = None
+        self._asked = False
+        self._closed = False
         attach.receiver = self
 
     async def listen(self) -> None:
@@ -89,12 +91,14 @@ class MeetingStream:
     # ByteStream
 
     def write(self, data: bytes) -> None:
+        self._asked = True
         (self._met or self._attach).write(data)
 
     async def drain(self) -> None:
         await (self._met or self._attach).drain()
 
     def close(self) -> None:
+        self._closed = True
         self.stop_listening()
         self._attach.close()
         if self._met is not None:
@@ -110,8 +114,8 @@ class MeetingStream:
             self.receiver.lost(reason)
 
     def met(self, met: "_Met") -> bool:
-        """The guest came. Whoever comes after it is turned away."""
-        if self._met is not None:
+        """The guest came. Whoever comes after it is turned away, and so is one who came unasked."""
+        if self._met is not None or self._closed or not self._asked:
             return False
         self._met = met
         self._attach.close()
