@@ -27,6 +27,7 @@ SandboxError                     code, retryable, context
 │   ├── CommandNotFound          command_not_found
 │   ├── CommandNotExecutable     command_not_executable
 │   ├── CannotStart              cannot_start       no memory, no process left
+│   ├── CannotKill               cannot_kill        the kernel does not let it die
 │   ├── ProcessNotFound          process_not_found
 │   └── ProcessEnded             process_ended      it has no stdin, terminal or life to act on
 ├── RequestConflict              request_conflict   the request id was used for something else
@@ -166,6 +167,10 @@ class CommandNotExecutable(ProcessError):
 class CannotStart(ProcessError):
     code = "cannot_start"
     retryable = True
+
+
+class CannotKill(ProcessError):
+    code = "cannot_kill"
 
 
 class ProcessNotFound(ProcessError):

@@ -208,7 +208,11 @@ class Process(Protocol):
     def pid(self) -> int: ...
 
     def output(self) -> AsyncIterator[OutputChunk]:
-        """What it says, live, from where this handle stands, until the command is over."""
+        """What it says, live, from where this handle stands, until the command is over.
+
+        Whoever reads gets every byte: a command with too slow a reader waits for it, until the iteration is closed. To
+        be read before `wait` returns, which lets the sandbox forget the output.
+        """
         ...
 
     async def wait(self) -> ExecResult:

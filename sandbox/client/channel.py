@@ -11,6 +11,10 @@ from sandbox.errors import SandboxError
 Json = dict[str, Any]
 Item = tuple[int, bytes] | Json
 """DATA as (stream, bytes), or an EVENT's fields."""
+_Queued = tuple[int, bytes | bytearray] | Json
+
+_JOINED = 64 << 10
+_MAX_ITEMS = 4096
 
 
 class Wires(Protocol):
@@ -23,19 +27,18 @@ class Wires(Protocol):
 class Channel:
     """Items wait here until they are taken; only what is taken earns the guest new credit."""
 
-    def __init__(self, link: Wires, number: int, *, credit: int, refill: bool) -> None:
+    def __init__(
+        self, link: Wires, number: int, *, credit: int, refill: bool, on_item: Callable[[Item], None] | None
+    ) -> None:
         self.number = number
         self.done: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
-        self.on_item: Callable[[Item], None] | None = None
-        """Called instead of queueing, by who takes everything at once."""
-        self.input_closed = False
-        """The other side takes no more of what we send."""
+        self._on_item = on_item
         self._link = link
         self._window = credit
         self._allowed = credit
         self._taken = 0
         self._refill = refill
-        self._items: deque[Item] = deque()
+        self._items: deque[_Queued] = deque()
         self._arrived = asyncio.Event()
         self._may_send = wire.HOST_CREDIT
         self._send_room = asyncio.Event()
@@ -45,18 +48,26 @@ class Channel:
     def receive(self, item: Item, n_bytes: int) -> None:
         """Raises Violation if the guest sends more than it was allowed."""
         self._allowed -= n_bytes
-        if self._allowed < 0:
-            raise wire.Violation("a channel sent more than its credit")
-        if isinstance(item, dict) and "input_closed" in item:
-            self.input_closed = True
-            self._send_room.set()
+        if self._allowed < 0 or not n_bytes:
+            raise wire.Violation("a channel sent more than its credit, or nothing at all")
+        if self._on_item is not None:
+            self._on_item(item)
             self._took(n_bytes)
-        elif self.on_item is not None:
-            self.on_item(item)
-            self._took(n_bytes)
-        else:
-            self._items.append(item)
-            self._arrived.set()
+            return
+        self._enqueue(item)
+        self._arrived.set()
+
+    def _enqueue(self, item: Item) -> None:
+        """Small pieces are joined: a guest that sends single bytes must not cost us an object for each."""
+        last = self._items[-1] if self._items else None
+        if isinstance(item, tuple) and isinstance(last, tuple) and last[0] == item[0] and len(last[1]) < _JOINED:
+            joined = last[1] if isinstance(last[1], bytearray) else bytearray(last[1])
+            joined += item[1]
+            self._items[-1] = (item[0], joined)
+            return
+        if len(self._items) >= _MAX_ITEMS:
+            raise wire.Violation("a channel is stuffed with tiny frames")
+        self._items.append(item)
 
     def receive_credit(self, n_bytes: int) -> None:
         self._may_send = min(self._may_send + n_bytes, wire.MAX_CREDIT)
@@ -79,15 +90,6 @@ class Channel:
 
     # From the caller
 
-    @property
-    def _over(self) -> bool:
-        return self.input_closed or self.done.done()
-
-    def grant(self, n_bytes: int) -> None:
-        self._window += n_bytes
-        self._allowed += n_bytes
-        self._link.send(self.number, wire.CREDIT, wire.pack_credit(n_bytes))
-
     async def take(self) -> Item | None:
         """The next item, or None after the last one. Raises what the exchange failed with."""
         while not self._items:
@@ -97,7 +99,9 @@ class Channel:
             self._arrived.clear()
             await self._arrived.wait()
         item = self._items.popleft()
-        self._took(len(item[1]) if isinstance(item, tuple) else 0)
+        if isinstance(item, tuple):
+            self._took(len(item[1]))
+            return item[0], bytes(item[1])
         return item
 
     def _took(self, n_bytes: int) -> None:
@@ -110,13 +114,13 @@ class Channel:
             self._taken = 0
 
     async def send(self, data: bytes, *, end: bool = False) -> bool:
-        """Sends as credit comes in; False if the exchange or its input was over before all was sent."""
+        """Sends as credit comes in; False if the exchange was over before all was sent."""
         view = memoryview(data)
         while True:
-            while not self._may_send and len(view) and not self._over:
+            while not self._may_send and len(view) and not self.done.done():
                 self._send_room.clear()
                 await self._send_room.wait()
-            if self._over:
+            if self.done.done():
                 return False
             piece = view[: min(self._may_send, wire.HOST_CREDIT)]
             view = view[len(piece) :]

@@ -1,12 +1,13 @@
 """Files of a sandbox, over its link."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from pathlib import PurePosixPath
 from typing import Any
 
 from sandbox.client.channel import Channel
-from sandbox.client.link import CALL_TIMEOUT_S, SMALL_WINDOW, WINDOW, Link
+from sandbox.client.link import CALL_TIMEOUT_S, SMALL_WINDOW, WINDOW, Link, Urgency
 from sandbox.client.parse import Lines, believed, file_change, file_info, grep_line, relative
 from sandbox.errors import InvalidArgument, OperationTimedOut
 from sandbox.paths import resolve
@@ -26,6 +27,8 @@ TREE_TIMEOUT_S = 600.0
 SEARCH_TIMEOUT_S = 120.0
 BULK_WINDOW = 4 << 20
 _MANY_LINES = 2000
+_PIECE = 4 << 20
+_MAX_COUNT = (1 << 62) - 1
 
 
 class GuestFiles:
@@ -84,7 +87,7 @@ class GuestFiles:
         self, source: PathLike, target: PathLike, *, overwrite: bool = False, request_id: RequestId | None = None
     ) -> None:
         request = {"source": str(resolve(source)), "target": str(resolve(target)), "overwrite": overwrite}
-        await self._once("move", request, request_id, TREE_TIMEOUT_S)
+        await self._once("move", request, request_id, TREE_TIMEOUT_S, Urgency.TREE)
 
     async def delete(
         self,
@@ -95,7 +98,7 @@ class GuestFiles:
         request_id: RequestId | None = None,
     ) -> None:
         request = {"path": str(resolve(path)), "recursive": recursive, "missing_ok": missing_ok}
-        await self._once("delete", request, request_id, TREE_TIMEOUT_S)
+        await self._once("delete", request, request_id, TREE_TIMEOUT_S, Urgency.TREE)
 
     async def edit(
         self,
@@ -190,12 +193,17 @@ class GuestFiles:
     # How it is done
 
     async def _once(
-        self, op: str, request: dict[str, Any], request_id: RequestId | None, timeout_s: float
+        self,
+        op: str,
+        request: dict[str, Any],
+        request_id: RequestId | None,
+        timeout_s: float,
+        urgency: Urgency = Urgency.SHORT,
     ) -> dict[str, Any]:
         """A change, under an id: the caller's, who acknowledges it, or one of ours, acknowledged on the way."""
         identity = request_id or self._link.new_id()
         try:
-            return await self._link.call(op, {**request, "id": identity}, timeout_s=timeout_s)
+            return await self._link.call(op, {**request, "id": identity}, timeout_s=timeout_s, urgency=urgency)
         finally:
             if request_id is None:
                 self._link.acknowledge_later(identity)
@@ -211,21 +219,22 @@ class GuestFiles:
         identity = request_id or self._link.new_id()
         small = data if isinstance(data, bytes) and len(data) <= SMALL_WINDOW else None
         request = {**request, "id": identity, "large": small is None}
+        if request_id is not None and isinstance(data, bytes):
+            request["digest"] = digest(data)
         try:
             async with self._link.open(op, request, data=small) as channel:
                 if small is None:
-                    await self._send_all(channel, data, timeout_s)
-                return await self._link.result(channel, op, timeout_s)
+                    await self._send_all(channel, op, data, timeout_s)
+                async with self._link.within(op, timeout_s):
+                    return await channel.done
         finally:
             if request_id is None:
                 self._link.acknowledge_later(identity)
 
-    async def _send_all(self, channel: Channel, data: bytes | AsyncIterable[bytes], timeout_s: float) -> None:
-        if isinstance(data, bytes):
-            await channel.send(data, end=True)
-            return
-        async for piece in data:
-            async with asyncio.timeout(timeout_s):
+    async def _send_all(self, channel: Channel, op: str, data: bytes | AsyncIterable[bytes], timeout_s: float) -> None:
+        """`timeout_s` is for each piece: a source may be as slow as it likes, the sandbox may not."""
+        async for piece in _pieces_of(data):
+            async with self._link.within(op, timeout_s):
                 if not await channel.send(piece):
                     return
         await channel.send(b"", end=True)
@@ -261,6 +270,20 @@ class GuestFiles:
                     await asyncio.sleep(0)  # a hundred thousand entries must not hold the event loop
 
 
+async def _pieces_of(data: bytes | AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    if isinstance(data, bytes):
+        for at in range(0, len(data), _PIECE):
+            yield data[at : at + _PIECE]
+    else:
+        async for piece in data:
+            yield piece
+
+
+def digest(data: bytes) -> str:
+    """Of what is sent under an id of the caller's: other content under the same id is another request."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
 def _info_of(answer: dict[str, Any]) -> FileInfo:
     return file_info(answer["info"])
 
@@ -268,8 +291,8 @@ def _info_of(answer: dict[str, Any]) -> FileInfo:
 def _count(name: str, value: int) -> int:
     if type(value) is not int:
         raise InvalidArgument(f"{name} must be a whole number, not {value!r}")
-    if value < 0:
-        raise InvalidArgument(f"{name} must not be negative, not {value}")
+    if not 0 <= value <= _MAX_COUNT:
+        raise InvalidArgument(f"{name} must lie between 0 and {_MAX_COUNT}, not {value}")
     return value
 
 

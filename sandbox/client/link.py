@@ -6,11 +6,13 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol, cast
 
 from sandbox import wire
-from sandbox.client.channel import Channel, Json
+from sandbox.client.channel import Channel, Item, Json
 from sandbox.errors import (
+    InvalidArgument,
     LeaseLost,
     OperationTimedOut,
     SandboxBroken,
@@ -24,7 +26,21 @@ HELLO_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 60.0
 WINDOW = 1 << 20
 SMALL_WINDOW = 64 << 10
-_RESERVED_CHANNELS = 16
+
+
+class Urgency(Enum):
+    """Which requests wait for which: what runs long must not keep a kill from being sent."""
+
+    LONG = "long"
+    TREE = "tree"
+    SHORT = "short"
+    KILL = "kill"
+
+
+_SLOTS = {Urgency.LONG: wire.MAX_CHANNELS - 48, Urgency.TREE: 16, Urgency.SHORT: 24, Urgency.KILL: 8}
+_MAX_ACKS = 512
+_MAX_PONG = 512
+"""A refusal to somebody else travels in one, see the guest's `Peer`."""
 _MAX_PREAMBLE = 64 << 20
 """How much of a former session's output is skipped in search of our marker."""
 
@@ -74,8 +90,7 @@ class Link:
         self._channels: dict[int, Channel] = {}
         self._closing: set[int] = set()
         self._next_channel = 2
-        self._slots = asyncio.Semaphore(wire.MAX_CHANNELS - _RESERVED_CHANNELS)
-        self._reserved = asyncio.Semaphore(_RESERVED_CHANNELS)
+        self._slots = {urgency: asyncio.Semaphore(n_channels) for urgency, n_channels in _SLOTS.items()}
         self._greeted: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
         self._acknowledge: list[str] = []
         self._heard_at = time.monotonic()
@@ -135,8 +150,8 @@ class Link:
         self._acknowledge.append(request_id)
 
     def acknowledge(self, request_ids: list[str]) -> None:
-        for at in range(0, len(request_ids), 512):
-            self.send(0, wire.ACK, wire.pack_json({"ids": request_ids[at : at + 512]}))
+        for at in range(0, len(request_ids), _MAX_ACKS):
+            self.send(0, wire.ACK, wire.pack_json({"ids": request_ids[at : at + _MAX_ACKS]}))
 
     @contextlib.asynccontextmanager
     async def open(
@@ -146,17 +161,17 @@ class Link:
         *,
         credit: int = SMALL_WINDOW,
         refill: bool = True,
-        short: bool = False,
+        urgency: Urgency = Urgency.LONG,
         data: bytes | None = None,
-        prepare: Callable[[Channel], None] | None = None,
+        on_item: Callable[[Item], None] | None = None,
     ) -> AsyncGenerator[Channel]:
         """A channel for one request; left early, the guest is told that nobody waits any more.
 
-        `data` is sent along, whole, in the same write. `short` requests keep room when 240 long ones are open.
+        `data` is sent along, whole, in the same write. `on_item` takes what comes at once, instead of `take`.
         """
-        slots = self._reserved if short else self._slots
-        async with slots:
-            channel = self._open(op, request, credit=credit, refill=refill, data=data, prepare=prepare)
+        async with self._slots[urgency]:
+            channel = Channel(self, self._next_channel, credit=credit, refill=refill, on_item=on_item)
+            self._send_open(channel, {"op": op, "credit": credit, **request}, data)
             try:
                 yield channel
             except SandboxBroken as error:
@@ -166,45 +181,46 @@ class Link:
                 self._leave(channel)
 
     async def call(
-        self, op: str, request: Mapping[str, Any], *, timeout_s: float | None = CALL_TIMEOUT_S, short: bool = True
-    ) -> Json:
-        """A request whose answer is small."""
-        async with self.open(op, request, short=short) as channel:
-            return await self.result(channel, op, timeout_s)
-
-    async def result(self, channel: Channel, op: str, timeout_s: float | None) -> Json:
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await channel.done
-        except TimeoutError:
-            raise OperationTimedOut(f"{op} took longer than {timeout_s} s; try again or allow it more time") from None
-
-    def _open(
         self,
         op: str,
         request: Mapping[str, Any],
         *,
-        credit: int,
-        refill: bool,
-        data: bytes | None,
-        prepare: Callable[[Channel], None] | None,
-    ) -> Channel:
+        timeout_s: float = CALL_TIMEOUT_S,
+        urgency: Urgency = Urgency.SHORT,
+    ) -> Json:
+        """A request whose answer is small. `timeout_s` includes the wait for a channel."""
+        async with self.within(op, timeout_s), self.open(op, request, urgency=urgency) as channel:
+            return await channel.done
+
+    @contextlib.asynccontextmanager
+    async def within(self, doing: str, timeout_s: float | None) -> AsyncGenerator[None]:
+        """Raises: OperationTimedOut."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                yield
+        except TimeoutError:
+            raise OperationTimedOut(
+                f"{doing} took longer than {timeout_s} s; try again or allow it more time"
+            ) from None
+
+    def _send_open(self, channel: Channel, body: Json, data: bytes | None) -> None:
         if self.ended is not None:
             raise _again(self.ended)
-        number = self._next_channel
-        self._next_channel += 2
-        channel = Channel(self, number, credit=credit, refill=refill)
-        if prepare is not None:
-            prepare(channel)
-        self._channels[number] = channel
-        body: Json = {"op": op, "credit": credit, **request}
-        if self._acknowledge:
-            body["ack"], self._acknowledge = self._acknowledge[:512], self._acknowledge[512:]
-        out = wire.frame(self._tag, number, wire.OPEN, wire.pack_json(body))
+        acknowledged = self._acknowledge[:_MAX_ACKS]
+        if acknowledged:
+            body["ack"] = acknowledged
+        payload = wire.pack_json(body)
+        if len(payload) > wire.MAX_PAYLOAD:
+            raise InvalidArgument(
+                f"the request has {len(payload)} bytes, at most {wire.MAX_PAYLOAD} go; pass it by a file"
+            )
+        out = wire.frame(self._tag, channel.number, wire.OPEN, payload)
         if data is not None:
-            out += wire.frame(self._tag, number, wire.DATA, data, wire.END)
+            out += wire.frame(self._tag, channel.number, wire.DATA, data, wire.END)
+        del self._acknowledge[: len(acknowledged)]
+        self._next_channel += 2
+        self._channels[channel.number] = channel
         self._stream.write(out)
-        return channel
 
     def _leave(self, channel: Channel) -> None:
         if self._channels.pop(channel.number, None) is not None and self.ended is None:
@@ -269,7 +285,7 @@ class Link:
             raise wire.Violation("the guest closed a channel without a result")
 
     def _control(self, frame: wire.Frame) -> None:
-        if frame.kind == wire.PONG:
+        if frame.kind == wire.PONG and len(frame.payload) <= _MAX_PONG:
             return
         if frame.kind == wire.DESYNC:
             self._end(SandboxLost("the sandbox lost track of the stream; connect again"))
@@ -351,5 +367,5 @@ def _welcome(answer: Json) -> Welcome:
             features=frozenset(str(feature) for feature in answer["features"]),
             python=tuple(int(part) for part in answer["python"]),
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise SandboxBroken("the sandbox's hello makes no sense; destroy it") from None

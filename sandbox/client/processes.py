@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import re
 import signal as signals
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from sandbox import wire
 from sandbox.client.channel import Channel, Item
-from sandbox.client.link import WINDOW, Link
+from sandbox.client.files import digest
+from sandbox.client.link import WINDOW, Link, Urgency
 from sandbox.client.parse import Lines, believed, exec_result, process_info
 from sandbox.errors import InvalidArgument, ProcessEnded, ProcessNotFound, SandboxBroken
 from sandbox.paths import resolve
@@ -22,6 +23,8 @@ TAIL_BYTES = 32768
 MAX_CAPTURE_BYTES = 2 << 20
 MAX_TIMEOUT_S = 7 * 24 * 3600.0
 _EVENT_CREDIT = 4096
+_OVERDUE_S = 30.0
+"""How long after a command's timeout a sandbox may take to end it before we stop waiting."""
 _KILL_TIMEOUT_S = 15.0
 _STREAMS = {wire.STDOUT: Stream.STDOUT, wire.STDERR: Stream.STDERR}
 _ENV_NAME = re.compile(ENV_PATTERN)
@@ -64,7 +67,7 @@ def start_request(
     """The part of a start that `execute` and `start` share, checked. Raises: InvalidArgument, InvalidPath."""
     request: dict[str, Any] = {}
     if isinstance(command, str):
-        if not command.strip() or "\0" in command:
+        if not command.strip() or "\0" in command or not _encodable(command):
             raise InvalidArgument("the command is empty or holds a NUL; give a shell line or a list of words")
         request["shell"] = command
     else:
@@ -91,7 +94,7 @@ def _argv(command: Sequence[str]) -> list[str]:
     if not words or not words[0]:
         raise InvalidArgument("the command is empty; give at least the program's name")
     for word in words:
-        if not isinstance(word, str) or "\0" in word:  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
+        if not isinstance(word, str) or "\0" in word or not _encodable(word):  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
             raise InvalidArgument(f"each word of the command must be text without NUL, not {word!r:.60}")
     return words
 
@@ -100,9 +103,17 @@ def _env(env: Mapping[str, str]) -> dict[str, str]:
     for name, value in env.items():
         if not isinstance(name, str) or not _ENV_NAME.match(name):  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
             raise InvalidArgument(f"{name!r:.60} is not the name of an environment variable")
-        if not isinstance(value, str) or "\0" in value:  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
+        if not isinstance(value, str) or "\0" in value or not _encodable(value):  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
             raise InvalidArgument(f"the environment variable {name} must be text without NUL")
     return dict(env)
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def bounds(head_bytes: int, tail_bytes: int, n_streams: int) -> tuple[dict[str, int], int]:
@@ -114,7 +125,7 @@ def bounds(head_bytes: int, tail_bytes: int, n_streams: int) -> tuple[dict[str, 
 
 
 class GuestProcess:
-    """A handle on a command. Output is sent only while somebody iterates `output`."""
+    """A handle on a command. It costs nothing while nobody reads or writes through it."""
 
     def __init__(self, link: Link, process_id: ProcessId, *, ours: bool) -> None:
         self.id = process_id
@@ -123,58 +134,57 @@ class GuestProcess:
         self._separate = False
         self._ours = ours
         """We chose the id, so we acknowledge."""
-        self._scope = contextlib.AsyncExitStack()
-        self._channel: Channel | None = None
-        self._reading = False
         self._offsets: dict[int, int] = {wire.STDOUT: 0, wire.STDERR: 0}
         self._result: ExecResult | None = None
-        self._stdin = asyncio.Lock()
+        self._input = contextlib.AsyncExitStack()
+        self._input_channel: Channel | None = None
+        self._writing = asyncio.Lock()
 
-    async def begin(self, op: str, request: dict[str, Any], *, offset: int = 0, stderr_offset: int = 0) -> None:
-        """Opens the channel and waits until the command runs. Raises as `start` and `attach`."""
-        self._offsets = {wire.STDOUT: offset, wire.STDERR: stderr_offset}
-        request = {**request, "offset": offset, "stderr_offset": stderr_offset}
-        request.update(notify=True, paused=True, hold=True)
-        channel = await self._scope.enter_async_context(self._link.open(op, request, credit=_EVENT_CREDIT))
+    async def start(self, request: dict[str, Any]) -> None:
+        """Raises as `Sandbox.start`. A command whose start is cancelled is killed, unless the caller knows its id."""
         try:
-            item = await channel.take()
-        except BaseException:
-            await self._scope.aclose()
+            found = await self._link.call("start", {**request, "id": self.id, "detached": True}, urgency=Urgency.LONG)
+        except asyncio.CancelledError:
+            if self._ours:
+                await kill_cancelled(self._link, self.id)
+                self._link.acknowledge_later(self.id)
             raise
-        self.pid, self._separate = believed(_started, item)
-        self._channel = channel
+        self.pid, self._separate = believed(_handle, found)
 
-    async def output(self) -> AsyncIterator[Chunk]:
-        channel = self._open_channel()
-        if not self._reading:
-            self._reading = True
-            channel.grant(WINDOW)
-        skipped = 0
-        while True:
-            item = await channel.take()
-            if item is None:
-                return
-            if isinstance(item, tuple):
-                number, data = item
-                chunk = Chunk(stream=self._name(number), offset=self._offsets[number], data=data, skipped_bytes=skipped)
-                self._offsets[number] += len(data)
-                skipped = 0
-                yield chunk
-            elif "gap" in item:
-                number, start, stop = believed(_gap, item["gap"])
-                skipped += stop - start
-                self._offsets[number] = stop
+    async def find(self, *, offset: int, stderr_offset: int) -> None:
+        """Raises: ProcessNotFound."""
+        self._offsets = {wire.STDOUT: offset, wire.STDERR: stderr_offset}
+        self.pid, self._separate = believed(_handle, await self._link.call("find", {"process": self.id}))
+
+    async def output(self) -> AsyncGenerator[Chunk]:
+        stdout, stderr = self._offsets[wire.STDOUT], self._offsets[wire.STDERR]
+        request = {"process": self.id, "offset": stdout, "stderr_offset": stderr}
+        skipped = dict.fromkeys(self._offsets, 0)
+        async with self._link.open("attach", request, credit=WINDOW) as channel:
+            while (item := await channel.take()) is not None:
+                if isinstance(item, tuple):
+                    number, data = item
+                    yield self._chunk(number, data, skipped)
+                elif "gap" in item:
+                    number, start, stop = believed(_gap, item["gap"])
+                    skipped[number] += stop - start
+                    self._offsets[number] = stop
+        for number in [number for number, n_bytes in skipped.items() if n_bytes]:
+            yield self._chunk(number, b"", skipped)
+
+    def _chunk(self, number: int, data: bytes, skipped: dict[int, int]) -> Chunk:
+        stream, offset = self._name(number), self._offsets[number]
+        self._offsets[number] += len(data)
+        n_skipped, skipped[number] = skipped[number], 0
+        return Chunk(stream=stream, offset=offset, data=data, skipped_bytes=n_skipped)
 
     async def wait(self) -> ExecResult:
         if self._result is None:
             bounded, credit = bounds(HEAD_BYTES, TAIL_BYTES, 2)
             capture = Capture()
             request = {"process": self.id, **bounded}
-            async with self._link.open(
-                "attach", request, credit=credit, refill=False, prepare=lambda channel: _collect(channel, capture)
-            ) as channel:
-                raw = await channel.done
-            self._result = capture.result(raw)
+            async with self._link.open("attach", request, credit=credit, refill=False, on_item=capture) as channel:
+                self._result = capture.result(await channel.done)
             if self._ours:
                 self._link.acknowledge_later(self.id)
         return self._result
@@ -182,19 +192,27 @@ class GuestProcess:
     async def write_stdin(self, data: bytes) -> None:
         if not isinstance(data, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
             raise InvalidArgument(f"stdin takes bytes, not {type(data).__name__}")
-        async with self._stdin:
-            if not await self._open_channel().send(data):
+        async with self._writing:
+            if data and not await (await self._open_input()).send(data):
                 raise ProcessEnded("the command is over, closed its input or was started without; it reads nothing")
 
     async def close_stdin(self) -> None:
-        async with self._stdin:
-            await self._open_channel().send(b"", end=True)
+        async with self._writing:
+            await (await self._open_input()).send(b"", end=True)
+
+    async def _open_input(self) -> Channel:
+        self._check_alive()
+        if self._input_channel is None:
+            opened = self._link.open("input", {"process": self.id})
+            self._input_channel = await self._input.enter_async_context(opened)
+            await self._input_channel.take()  # it says whether there is any input to be taken
+        return self._input_channel
 
     async def signal(self, signum: int) -> None:
         if type(signum) is bool or not 1 <= int(signum) <= signals.NSIG - 1:
             raise InvalidArgument(f"{signum!r} is not a signal number")
         self._check_alive()
-        await self._link.call("signal", {"process": self.id, "signum": int(signum)})
+        await self._link.call("signal", {"process": self.id, "signum": int(signum)}, urgency=Urgency.KILL)
 
     async def resize(self, size: TerminalSize) -> None:
         self._check_alive()
@@ -208,20 +226,20 @@ class GuestProcess:
                 raise
             return 0  # over, acknowledged, and nothing of it left
 
-    def _check_alive(self) -> None:
-        if self._result is not None:
-            raise ProcessEnded("the command is over")
-
     async def detach(self) -> None:
         if self._ours and self._result is None:
             self._link.acknowledge_later(self.id)
-        self._channel = None
-        await self._scope.aclose()
+        await self._input.aclose()
 
-    def _open_channel(self) -> Channel:
-        if self._channel is None:
-            raise ProcessEnded("this handle was detached; attach again")
-        return self._channel
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.detach()
+
+    def _check_alive(self) -> None:
+        if self._result is not None:
+            raise ProcessEnded("the command is over")
 
     def _name(self, number: int) -> Stream:
         if number not in _STREAMS:
@@ -243,32 +261,29 @@ async def execute(
     bounded, credit = bounds(head_bytes, tail_bytes, 2 if request.get("separate") else 1)
     capture = Capture()
     request = {**request, **bounded, "id": identity, "stdin": stdin is not None}
+    if request_id is not None and stdin is not None:
+        request["digest"] = digest(stdin)
     small = stdin if stdin is not None and len(stdin) <= wire.HOST_CREDIT else None
+    timeout_s = request.get("timeout_s")
+    deadline_s = None if timeout_s is None else timeout_s + _OVERDUE_S
     try:
-        async with link.open(
-            "start",
-            request,
-            credit=credit,
-            refill=False,
-            data=small,
-            prepare=lambda channel: _collect(channel, capture),
-        ) as channel:
+        async with link.open("start", request, credit=credit, refill=False, data=small, on_item=capture) as channel:
             try:
-                if stdin is not None and small is None:
-                    await channel.send(stdin, end=True)
-                raw = await channel.done
+                async with link.within("a command with a timeout", deadline_s):
+                    if stdin is not None and small is None:
+                        await channel.send(stdin, end=True)
+                    return capture.result(await channel.done)
             except asyncio.CancelledError:
-                await _kill_cancelled(link, identity)
+                await kill_cancelled(link, ProcessId(identity))
                 raise
     finally:
         if request_id is None:
             link.acknowledge_later(identity)
-    return capture.result(raw)
 
 
-async def _kill_cancelled(link: Link, identity: str) -> None:
+async def kill_cancelled(link: Link, process_id: ProcessId) -> None:
     """Bounded, and not to be cancelled a second time: when it returns, the command is gone or the sandbox is."""
-    killing = asyncio.create_task(kill(link, ProcessId(identity)))
+    killing = asyncio.create_task(kill(link, process_id))
     with contextlib.suppress(Exception):
         async with asyncio.timeout(_KILL_TIMEOUT_S):
             while not killing.done():
@@ -279,27 +294,21 @@ async def _kill_cancelled(link: Link, identity: str) -> None:
 
 
 async def kill(link: Link, process_id: ProcessId) -> int:
-    answer = await link.call("kill", {"process": process_id}, timeout_s=_KILL_TIMEOUT_S)
+    answer = await link.call("kill", {"process": process_id}, timeout_s=_KILL_TIMEOUT_S, urgency=Urgency.KILL)
     return believed(int, answer.get("n_killed"))
 
 
 async def processes(link: Link) -> list[ProcessInfo]:
     lines, found = Lines(), list[ProcessInfo]()
-    async with link.open("processes", {}, credit=WINDOW, short=True) as channel:
+    async with link.open("processes", {}, credit=WINDOW, urgency=Urgency.SHORT) as channel:
         while (item := await channel.take()) is not None:
             if isinstance(item, tuple):
                 found += [believed(process_info, raw) for raw in lines.feed(item[1])]
     return found
 
 
-def _collect(channel: Channel, capture: Capture) -> None:
-    channel.on_item = capture
-
-
-def _started(item: Item | None) -> tuple[int, bool]:
-    if not isinstance(item, dict):
-        raise TypeError("not an event")
-    return int(item["started"]["pid"]), bool(item["started"]["separate"])
+def _handle(raw: Any) -> tuple[int, bool]:
+    return int(raw["pid"]), bool(raw["separate"])
 
 
 def _gap(raw: Any) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from sandbox.client import processes
 from sandbox.client.files import GuestFiles
 from sandbox.client.link import Link, Welcome
 from sandbox.client.processes import GuestProcess, start_request
-from sandbox.errors import InvalidArgument, SandboxBroken
+from sandbox.errors import InvalidArgument, LeaseLost, SandboxBroken
 from sandbox.protocol import Command, PathLike
 from sandbox.types import ExecResult, ProcessId, ProcessInfo, RequestId, SandboxId, TerminalSize
 
@@ -81,7 +81,7 @@ class GuestSandbox(GuestFiles):
         request.update(stdin=stdin, separate=separate, tty=None if tty is None else [tty.rows, tty.cols])
         process_id = ProcessId(request_id or self._link.new_id())
         process = GuestProcess(self._link, process_id, ours=request_id is None)
-        await process.begin("start", {**request, "id": process_id})
+        await process.start(request)
         return process
 
     async def attach(self, process_id: ProcessId, *, offset: int = 0, stderr_offset: int = 0) -> GuestProcess:
@@ -89,7 +89,7 @@ class GuestSandbox(GuestFiles):
             if type(value) is not int or value < 0:
                 raise InvalidArgument(f"{name} must be a whole number, not negative, not {value!r}")
         process = GuestProcess(self._link, process_id, ours=False)
-        await process.begin("attach", {"process": process_id}, offset=offset, stderr_offset=stderr_offset)
+        await process.find(offset=offset, stderr_offset=stderr_offset)
         return process
 
     async def processes(self) -> list[ProcessInfo]:
@@ -111,4 +111,6 @@ class GuestSandbox(GuestFiles):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await (self.destroy() if self._created else self.detach())
+        # A sandbox that somebody took over is theirs, whoever created it.
+        taken_over = isinstance(self._link.ended, LeaseLost)
+        await (self.destroy() if self._created and not taken_over else self.detach())

@@ -1,9 +1,11 @@
 """One exchange with the peer: a request, data both ways under credit, one result."""
 
-from typing import TYPE_CHECKING, Any, Dict, Optional
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
 
 from sandbox import wire
-from sandbox.guest.refusal import Refusal
+from sandbox.guest.refusal import Refusal, from_os_error
 
 if TYPE_CHECKING:
     from sandbox.guest.peer import Peer
@@ -26,11 +28,25 @@ class Channel:
     def on_data(self, stream: int, data: bytes, end: bool) -> None:
         """The peer sent this."""
 
-    def on_credit(self, n_bytes: int) -> None:
-        self.credit += n_bytes
-
     def on_close(self) -> None:
-        """The peer lost interest, or is gone. Let go of everything."""
+        """The peer lost interest, or is gone, or we failed. Let go of everything."""
+
+    def attempt(self, step: Callable[..., None], *args: Any) -> None:
+        """A step of this exchange. Whatever goes wrong ends the exchange, and nothing else."""
+        try:
+            step(*args)
+        except Refusal as refusal:
+            self._give_up(refusal)
+        except OSError as error:
+            self._give_up(from_os_error(error, str(error.filename or "")))
+        except Exception as error:  # noqa: BLE001  one exchange's bug must not end the guest
+            traceback.print_exc(file=sys.stderr)
+            self._give_up(Refusal("io_failed", f"the sandbox failed at it: {type(error).__name__}: {error}"))
+
+    def _give_up(self, refusal: Refusal) -> None:
+        if self.open:
+            self.fail(refusal)
+            self.on_close()
 
     @property
     def room(self) -> int:
@@ -58,7 +74,7 @@ class Channel:
         self._end({"ok": ok or {}})
 
     def fail(self, refusal: Refusal) -> None:
-        self._end({"error": {"code": refusal.code, "message": refusal.message}})
+        self._end(refusal.outcome())
 
     def _end(self, outcome: Dict[str, Any]) -> None:
         if self.open:

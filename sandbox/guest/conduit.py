@@ -10,6 +10,7 @@ from sandbox.guest.loop import READ, WRITE, Loop
 CLOGGED = 2 << 20
 _READ_SIZE = 256 << 10
 _MAX_BATCH = 64
+Piece = Union[bytes, memoryview]
 
 
 class Conduit:
@@ -32,7 +33,9 @@ class Conduit:
         # One buffer for good: a fresh one of this size is mapped and unmapped by the allocator for every read.
         self._buffer = bytearray(_READ_SIZE)
         self._view = memoryview(self._buffer)
-        self._outbox: Deque[Union[bytes, memoryview]] = deque()
+        self._outbox: Deque[List[Piece]] = deque()
+        """What each `send` said, whole: a part of it must not be followed by anything else."""
+        self._begun = False
         self._outbox_bytes = 0
         self._flushing = False
         self._open = True
@@ -45,22 +48,25 @@ class Conduit:
         return self._outbox_bytes > CLOGGED
 
     def send(self, *pieces: bytes) -> None:
-        for piece in pieces:
-            if piece:
-                self._outbox.append(piece)
-                self._outbox_bytes += len(piece)
+        self._outbox.append([piece for piece in pieces if piece])
+        self._outbox_bytes += sum(map(len, pieces))
         if not self._flushing and self._open:
             self._flushing = True
             self._loop.call_soon(self._flush)
 
     def forget_unsent(self) -> None:
+        """All but the rest of what was begun: whoever still reads must meet the next thing where it can begin."""
+        kept = self._outbox[0] if self._begun and self._outbox else []
         self._outbox.clear()
-        self._outbox_bytes = 0
+        self._outbox_bytes = sum(map(len, kept))
+        if kept:
+            self._outbox.append(kept)
 
     def dismiss(self, last_word: bytes) -> None:
-        """Says one more thing, if that is possible without waiting, and closes."""
-        with contextlib.suppress(OSError):
-            os.write(self._out, last_word)
+        """Says one more thing, if it can be said and understood without waiting, and closes."""
+        if not self._begun:
+            with contextlib.suppress(OSError):
+                os.write(self._out, last_word)
         self.close()
 
     def close(self) -> None:
@@ -70,7 +76,8 @@ class Conduit:
             for fd in {self._in, self._out}:
                 self._loop.unwatch(fd)
                 os.close(fd)
-            self.forget_unsent()
+            self._outbox.clear()
+            self._outbox_bytes = 0
 
     def _ready(self, events: int) -> None:
         if events & WRITE:
@@ -95,27 +102,41 @@ class Conduit:
         if not self._open:
             return
         while self._outbox:
-            batch: List[Union[bytes, memoryview]] = [self._outbox[i] for i in range(min(len(self._outbox), _MAX_BATCH))]
             try:
-                written = os.writev(self._out, batch)
+                written = os.writev(self._out, self._batch())
             except BlockingIOError:
                 self._wait_for_room()
                 return
             except OSError:
-                self.forget_unsent()  # nobody reads any more; the end is seen on the other side
+                self._outbox.clear()  # nobody reads any more; the end is seen on the other side
+                self._outbox_bytes = 0
                 break
             self._take(written)
         self._stop_waiting()
         self._on_room()
 
+    def _batch(self) -> List[Piece]:
+        batch: List[Piece] = []
+        for pieces in self._outbox:
+            batch += pieces
+            if len(batch) >= _MAX_BATCH:
+                break
+        return batch
+
     def _take(self, written: int) -> None:
         self._outbox_bytes -= written
-        while written:
-            first = self._outbox.popleft()
-            if written < len(first):
-                self._outbox.appendleft(memoryview(first)[written:])
+        while self._outbox:
+            pieces = self._outbox[0]
+            while pieces and written >= len(pieces[0]):
+                written -= len(pieces.pop(0))
+                self._begun = True
+            if pieces:
+                if written:
+                    pieces[0] = memoryview(pieces[0])[written:]
+                    self._begun = True
                 return
-            written -= len(first)
+            self._outbox.popleft()
+            self._begun = False
 
     def _wait_for_room(self) -> None:
         self._flushing = True

@@ -8,18 +8,20 @@ import contextlib
 import errno
 import os
 import stat as stat_module
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional
 
 from sandbox import edit as text_edit
 from sandbox import wire
 from sandbox.guest.accounts import Account, acting_as
 from sandbox.guest.channel import CHUNK, Channel
 from sandbox.guest.refusal import Refusal, from_os_error
+from sandbox.guest.requests import Requests
 
 if TYPE_CHECKING:
     from sandbox.guest.peer import Peer
 
 MAX_EDIT = 16 << 20
+MAX_EDITED = 64 << 20
 _WRITE_WINDOW = 2 << 20
 _ENTRIES_PER_SLICE = 256
 
@@ -85,7 +87,25 @@ class Files:
         return {}
 
     def move(self, request: Dict[str, Any]) -> Dict[str, Any]:
-        """Raises OSError(EXDEV) where a job must copy."""
+        self._prepare_move(request)
+        os.rename(request["source"], request["target"])
+        return {}
+
+    def crosses(self, request: Dict[str, Any]) -> bool:
+        """Whether a move leads to another file system, where a job must copy."""
+        try:
+            device = os.lstat(request["source"]).st_dev
+            there = request["target"]
+            while not os.path.lexists(there):
+                there = os.path.dirname(there)
+            if os.stat(there if there != request["target"] else os.path.dirname(there)).st_dev == device:
+                return False
+        except OSError:
+            return False  # the move itself says what is wrong
+        self._prepare_move(request)
+        return True
+
+    def _prepare_move(self, request: Dict[str, Any]) -> None:
         source, target = request["source"], request["target"]
         os.lstat(source)
         try:
@@ -97,8 +117,6 @@ class Files:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
         if target.startswith(source + "/"):
             raise Refusal("invalid_argument", f"{source}: cannot be moved into itself")
-        os.rename(source, target)
-        return {}
 
     def delete(self, request: Dict[str, Any]) -> Dict[str, Any]:
         path = request["path"]
@@ -119,6 +137,9 @@ class Files:
             if os.fstat(fd).st_size > MAX_EDIT:
                 raise Refusal("too_large", f"{path}: larger than {MAX_EDIT >> 20} MiB; edit it with a command")
             content = file.read()
+        n_found = content.count(request["old"].encode("utf-8", "surrogatepass"))
+        if n_found * len(request["new"]) > MAX_EDITED:
+            raise Refusal("too_large", f"{path}: the edit would make it larger than {MAX_EDITED >> 20} MiB")
         try:
             changed, n_replaced = text_edit.replace(
                 content, request["old"], request["new"], bool(request.get("replace_all"))
@@ -206,6 +227,7 @@ class PendingFile:
             os.fchmod(self.fd, self._mode & 0o777)
         os.close(self.fd)
         self.fd = -1
+        self._created = False  # from here on it is the file, and not ours to take back
         if self._temporary is not None:
             if self._overwrite:
                 os.rename(self._temporary, self.path)
@@ -270,11 +292,12 @@ class WriteChannel(Channel):
         request: Dict[str, Any],
         files: Files,
         account: Account,
-        keep: Callable[[Dict[str, Any]], None],
+        requests: Requests,
     ) -> None:
         super().__init__(peer, number, request)
         self._account = account
-        self._keep = keep
+        self._requests = requests
+        self._id = request.get("id")
         self._shown: str = request["path"]
         mode = request.get("mode")
         with acting_as(account):
@@ -300,17 +323,18 @@ class WriteChannel(Channel):
                     info = _described(pending.path, True)
                 info[0] = self._shown
                 self._pending = None
-                self._keep({"ok": {"info": info}})
+                self._requests.keep(self._id, {"ok": {"info": info}})
                 self.finish({"info": info})
             else:
                 self.grant(len(data))
         except OSError as error:
-            self.on_close()
             refusal = from_os_error(error, self._shown)
-            self._keep({"error": {"code": refusal.code, "message": refusal.message}})
+            self._requests.keep(self._id, refusal.outcome())
+            self.on_close()
             self.fail(refusal)
 
     def on_close(self) -> None:
+        self._requests.drop(self._id)
         if self._pending is not None:
             with acting_as(self._account):
                 self._pending.abandon()
@@ -343,7 +367,7 @@ class ListChannel(Channel):
         if self._entries is None:
             self.finish()
         else:
-            self.peer.loop.call_soon(self.pump)
+            self.peer.loop.call_soon(lambda: self.attempt(self.pump))
 
     def _slice(self) -> bytes:
         entries = self._entries

@@ -98,14 +98,14 @@ def _run(name: str, request: Dict[str, Any]) -> int:
     try:
         answer: Dict[str, Any] = {"ok": jobs.load(name)(request)}
     except Refusal as refusal:
-        answer = {"error": {"code": refusal.code, "message": refusal.message}}
+        answer = refusal.outcome()
     except BrokenPipeError:
         return 1
     except OSError as error:
-        refusal = from_os_error(error, os.fsdecode(error.filename) if error.filename else str(request.get("path", "")))
-        answer = {"error": {"code": refusal.code, "message": refusal.message}}
+        path = os.fsdecode(error.filename) if error.filename else str(request.get("path", ""))
+        answer = from_os_error(error, path).outcome()
     except MemoryError:
-        answer = {"error": {"code": "io_failed", "message": f"{name}: out of memory"}}
+        answer = Refusal("io_failed", f"{name}: out of memory").outcome()
     os.close(0)
     os.close(1)
     os.write(_CONTROL, json.dumps(answer).encode())

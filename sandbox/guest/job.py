@@ -3,13 +3,14 @@
 import json
 import os
 import signal
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
+from typing import TYPE_CHECKING, Any, Dict, Optional
 
 from sandbox.guest.accounts import Account
 from sandbox.guest.channel import CHUNK, Channel
 from sandbox.guest.forked import Forked, fork
 from sandbox.guest.loop import READ, WRITE, Timer
-from sandbox.guest.refusal import Refusal
+from sandbox.guest.refusal import Refusal, from_outcome
+from sandbox.guest.requests import Requests
 
 if TYPE_CHECKING:
     from sandbox.guest.peer import Peer
@@ -29,12 +30,13 @@ class JobChannel(Channel):
         request: Dict[str, Any],
         supervisor: "Supervisor",
         account: Account,
-        keep: Callable[[Dict[str, Any]], None],
+        requests: Requests,
     ) -> None:
         super().__init__(peer, number, request)
         self._supervisor = supervisor
         self._loop = supervisor.loop
-        self._keep = keep
+        self._requests = requests
+        self._id = request.get("id")
         self._mark = supervisor.new_mark()
         self._answer: Optional[Dict[str, Any]] = None
         self._exited = False
@@ -141,14 +143,15 @@ class JobChannel(Channel):
         if self._answer is not None and "ok" in self._answer and forked.stdout >= 0 and self.open:
             return  # its output is still on the way
         self._release()
-        if not self.open:
-            return
-        outcome = self._answer or {"error": {"code": "io_failed", "message": "the operation's process was killed"}}
-        self._keep(outcome)
+        outcome = self._answer
+        if outcome is None:
+            outcome = Refusal("io_failed", "the operation's process was killed").outcome()
+            self._requests.drop(self._id)
+        self._requests.keep(self._id, outcome)
         if "ok" in outcome:
             self.finish(outcome["ok"])
         else:
-            self.fail(Refusal(str(outcome["error"]["code"]), str(outcome["error"]["message"])))
+            self.fail(from_outcome(outcome))
 
     def _timed_out(self) -> None:
         self._answer = {
@@ -170,7 +173,7 @@ class JobChannel(Channel):
 
     def _make_sure(self) -> None:
         if not self._exited:
-            self._supervisor.kill_mark(self._mark, lambda _: None)
+            self._supervisor.kill_mark(self._mark, lambda n_killed, n_left: None)
 
     def _release(self) -> None:
         forked, self._forked = self._forked, None

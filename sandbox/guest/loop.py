@@ -5,8 +5,10 @@ import heapq
 import os
 import select
 import signal
+import sys
 import time
-from typing import Callable, Dict, List, Optional, Tuple
+import traceback
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
@@ -91,14 +93,21 @@ class Loop:
         for fd, events in ready:
             handler = self._handlers.get(fd)
             if handler is not None:
-                handler(events)
+                self._call(handler, events)
         while self._timers and self._timers[0][0] <= self.now:
             callback = heapq.heappop(self._timers)[2].callback
             if callback is not None:
-                callback()
+                self._call(callback)
         soon, self._soon = self._soon, []
         for callback in soon:
-            callback()
+            self._call(callback)
+
+    def _call(self, callback: Callable[..., None], *args: Any) -> None:
+        """Nothing that goes wrong in one place may end the guest, and every command with it."""
+        try:
+            callback(*args)
+        except Exception:  # noqa: BLE001  see above
+            traceback.print_exc(file=sys.stderr)
 
     def _wait_s(self) -> float:
         while self._timers and self._timers[0][2].callback is None:

@@ -6,6 +6,7 @@ rendezvous is left to whoever comes next; otherwise the session stays where it b
 
 import socket
 import sys
+import traceback
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from sandbox import wire
@@ -66,7 +67,7 @@ class Peer:
         waiting, self._waiting = self._waiting, set()
         for channel in waiting:
             if channel.open:
-                channel.pump()
+                channel.attempt(channel.pump)
 
     # Inwards
 
@@ -93,12 +94,13 @@ class Peer:
         elif kind == wire.DATA:
             channel = self._channels.get(frame.channel)
             if channel is not None:
-                channel.on_data(frame.flags & wire.STREAM_MASK, frame.payload, bool(frame.flags & wire.END))
+                stream, end = frame.flags & wire.STREAM_MASK, bool(frame.flags & wire.END)
+                channel.attempt(channel.on_data, stream, frame.payload, end)
         elif kind == wire.CREDIT:
             channel = self._channels.get(frame.channel)
             if channel is not None:
-                channel.on_credit(wire.unpack_credit(frame.payload))
-                channel.pump()
+                channel.credit += wire.unpack_credit(frame.payload)
+                channel.attempt(channel.pump)
         elif kind == wire.CLOSE:
             channel = self._channels.pop(frame.channel, None)
             if channel is not None:
@@ -113,8 +115,7 @@ class Peer:
 
     def _open(self, frame: wire.Frame) -> None:
         request = wire.unpack_json(frame.payload)
-        if request.get("ack"):
-            self.on_ack(request["ack"])
+        self.on_ack(request.get("ack") or [])
         channel = Channel(self, frame.channel, request)
         try:
             if len(self._channels) >= wire.MAX_CHANNELS:
@@ -123,18 +124,19 @@ class Peer:
         except Refusal as refusal:
             channel.fail(refusal)
             return
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except Exception as error:  # noqa: BLE001  a request of any shape gets an answer
+            traceback.print_exc(file=sys.stderr)
             channel.fail(Refusal("invalid_argument", f"the request makes no sense: {type(error).__name__}: {error}"))
             return
         if made is not None and made.open:
             self._channels[frame.channel] = made
-            made.pump()
+            made.attempt(made.pump)
 
     def _shut(self, channel: Channel) -> None:
         if channel.open:
             channel.open = False
             self._waiting.discard(channel)
-            channel.on_close()
+            channel.attempt(channel.on_close)
 
     # Who it is
 

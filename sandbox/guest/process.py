@@ -1,7 +1,6 @@
 """Commands: started, recorded, watched by any number of views, killed with all they started."""
 
 import contextlib
-import errno
 import fcntl
 import os
 import pty
@@ -11,30 +10,24 @@ import time
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 from sandbox import wire
-from sandbox.guest.loop import READ, WRITE, Loop, Timer
+from sandbox.guest.loop import READ, Loop, Timer
 from sandbox.guest.recorder import OutputStore, Recorder
 from sandbox.guest.refusal import Refusal
 from sandbox.guest.spawn import Order, Spawner, Streams
+from sandbox.guest.stdin import Stdin
 
 _READ_SIZE = 256 << 10
 _PIPE_SIZE = 1 << 20
 _TERMINAL_BYTES = 128 << 10
 _TERMINAL_REST_S = 0.05
 _F_SETPIPE_SZ = 1031
-STDIN_WINDOW = 256 << 10
 
 
 class Watcher:
     """Who wants to know of a process: implemented by views."""
 
     def process_changed(self) -> None:
-        """It started, said something, or is over."""
-
-    def stdin_room(self, n_bytes: int) -> None:
-        """So many bytes of input were taken."""
-
-    def stdin_closed(self) -> None:
-        """It reads no input any more."""
+        """It said something, or is over."""
 
     def needs(self, stream: int) -> Optional[int]:
         """The offset below which this watcher has all it wants, if the command is to wait for it."""
@@ -66,8 +59,7 @@ class Process:
         self.verdict: Optional[str] = None
         """Why we ended it: timed_out or killed."""
         self.sweeping = False
-        self.watchers: Set[Watcher] = set()
-        self.stdin_bytes = 0
+        self.stdin: Optional[Stdin] = None
         self.duration_s = 0.0
         self.tty = size is not None
         self.separate = separate
@@ -79,14 +71,13 @@ class Process:
         self._loop = loop
         self._order = order
         self._begun = loop.now
-        self._terminal = -1
-        self._stdin = -1
-        self._stdin_open = stdin or self.tty
+        self._wants_stdin = stdin
         self._size = size or (24, 80)
-        self._input = bytearray()
-        self._close_input = False
+        self._terminal = -1
         self._outputs: Dict[int, int] = {}
+        self._watchers: Set[Watcher] = set()
         self._held: Set[int] = set()
+        self._resting = False
 
     # Starting
 
@@ -96,11 +87,10 @@ class Process:
         try:
             streams = self._terminal_streams() if self.tty else self._pipes(far)
             self.pid = spawner.spawn(self._order, streams)
-        except OSError as error:
+        except BaseException as error:
             self._close_all()
-            raise Refusal("cannot_start", f"{self.argv[0]}: {error.strerror}; kill something first") from None
-        except Refusal:
-            self._close_all()
+            if isinstance(error, OSError):
+                raise Refusal("cannot_start", f"{self.argv[0]}: {error.strerror}; kill something first") from None
             raise
         finally:
             for fd in far:
@@ -112,31 +102,56 @@ class Process:
         ends = [-1, -1, -1]
         for stream in self.recorders:
             ours, ends[stream] = os.pipe()
+            self._outputs[stream] = ours
             far.append(ends[stream])
             os.set_blocking(ours, False)
-            self._outputs[stream] = ours
-        if self._stdin_open:
-            ends[0], self._stdin = os.pipe()
+        if self._wants_stdin:
+            ends[0], ours = os.pipe()
+            self.stdin = Stdin(self._loop, ours, is_terminal=False)
             far.append(ends[0])
-            os.set_blocking(self._stdin, False)
+            os.set_blocking(ours, False)
         return Streams(ends[0], ends[1], ends[2])
 
     def _terminal_streams(self) -> Streams:
-        master, slave = pty.openpty()
-        self._terminal = self._stdin = self._outputs[wire.STDOUT] = master
+        self._terminal, slave = pty.openpty()
+        self._outputs[wire.STDOUT] = self._terminal
+        self.stdin = Stdin(self._loop, self._terminal, is_terminal=True)
         # Closed at once: a slave of ours would keep the master from ever seeing the end.
         with os.fdopen(slave, "rb", buffering=0):
             name = os.ttyname(slave)
             os.fchown(slave, self._order.account.uid, -1)
-            self.set_size(*self._size)
-        os.set_blocking(master, False)
+            self._set_size(*self._size)
+        os.set_blocking(self._terminal, False)
         return Streams(terminal=name)
 
     def _close_all(self) -> None:
-        for fd in {self._stdin, *self._outputs.values()} - {-1}:
+        if self.stdin is not None:
+            self.stdin.close()
+        for fd in self._outputs.values():
             os.close(fd)
         self._outputs.clear()
-        self._stdin = self._terminal = -1
+        self._terminal = -1
+
+    # Watching
+
+    def watch(self, watcher: Watcher) -> None:
+        self._watchers.add(watcher)
+        for recorder in self.recorders.values():
+            recorder.n_readers += 1
+
+    def unwatch(self, watcher: Watcher) -> None:
+        if watcher in self._watchers:
+            self._watchers.discard(watcher)
+            for recorder in self.recorders.values():
+                recorder.n_readers -= 1
+
+    @property
+    def is_watched(self) -> bool:
+        return bool(self._watchers)
+
+    def _changed(self) -> None:
+        for watcher in list(self._watchers):
+            watcher.process_changed()
 
     # Output
 
@@ -182,24 +197,35 @@ class Process:
         To close our end here would hang up on it, and turn `exit 0` into a death by SIGHUP.
         """
         self._loop.unwatch(self._outputs[stream])
-        self._held.add(stream)
-        self._loop.call_later(_TERMINAL_REST_S, self.release)
+        if not self._resting:
+            self._resting = True
+            self._loop.call_later(_TERMINAL_REST_S, self._rested)
+
+    def _rested(self) -> None:
+        self._resting = False
+        fd = self._outputs.get(wire.STDOUT, -1)
+        if fd >= 0 and not self._loop.is_watched(fd):
+            self._watch_output(wire.STDOUT, fd)
 
     def _close_output(self, stream: int) -> None:
         fd = self._outputs.pop(stream)
         self._loop.unwatch(fd)
         if fd == self._terminal:
-            self._close_stdin_now()
+            self._close_stdin()
             self._terminal = -1
         os.close(fd)
         self.recorders[stream].ended = True
+
+    def _close_stdin(self) -> None:
+        if self.stdin is not None:
+            self.stdin.close()
 
     def _should_hold(self, stream: int) -> bool:
         """Whether reading on would lose bytes that a watcher waits for."""
         loss = self.recorders[stream].next_loss
         if loss is None:
             return False
-        return any(need is not None and need < loss for need in (w.needs(stream) for w in self.watchers))
+        return any(need is not None and need < loss for need in (w.needs(stream) for w in self._watchers))
 
     def release(self) -> None:
         """A watcher moved on or left: read again what was held for it."""
@@ -210,77 +236,16 @@ class Process:
                 if fd >= 0:
                     self._watch_output(stream, fd)
 
-    # Input
-
-    def feed(self, data: bytes, end: bool) -> None:
-        if self._stdin < 0 and not self._stdin_open:
-            return
-        self._input += data
-        self._close_input = self._close_input or end
-        self._write_input()
-
-    @property
-    def takes_input(self) -> bool:
-        return self._stdin >= 0 and not self._close_input
-
-    def _write_input(self) -> None:
-        fd = self._stdin
-        if fd < 0:
-            return
-        taken = 0
-        try:
-            while self._input:
-                n = os.write(fd, self._input)
-                del self._input[:n]
-                taken += n
-        except BlockingIOError:
-            if self._terminal < 0 and not self._loop.is_watched(fd):
-                self._loop.watch(fd, WRITE, lambda _: self._write_input())
-            elif self._terminal >= 0:
-                self._loop.call_later(0.01, self._write_input)
-        except OSError as error:
-            # The command closed its stdin; what is left has no reader, and that is its right.
-            self._input.clear()
-            self._close_input = error.errno in (errno.EPIPE, errno.EIO)
-        self.stdin_bytes += taken
-        if taken:
-            for watcher in list(self.watchers):
-                watcher.stdin_room(taken)
-        if not self._input:
-            if self._terminal < 0:
-                self._loop.unwatch(fd)
-            if self._close_input:
-                self._end_input()
-
-    def _end_input(self) -> None:
-        if self._terminal < 0:
-            self._close_stdin_now()
-            return
-        # A terminal has no end of file but the one typed into it.
-        self._close_input = False
-        with contextlib.suppress(OSError):
-            os.write(self._terminal, b"\x04")
-
-    def _close_stdin_now(self) -> None:
-        fd, self._stdin = self._stdin, -1
-        self._stdin_open = False
-        self._input.clear()
-        if fd < 0:
-            return
-        if fd != self._terminal:
-            self._loop.unwatch(fd)
-            os.close(fd)
-        for watcher in list(self.watchers):
-            watcher.stdin_closed()
+    # Acting on it
 
     def resize(self, rows: int, cols: int) -> None:
         if not self.tty:
             raise Refusal("not_supported", "the command has no terminal; start it with one to resize it")
         if self._terminal < 0:
             raise Refusal("process_ended", "the command is over")
-        self.set_size(rows, cols)
+        self._set_size(rows, cols)
 
-    def set_size(self, rows: int, cols: int) -> None:
+    def _set_size(self, rows: int, cols: int) -> None:
         fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
 
     def signal(self, signum: int) -> None:
@@ -305,17 +270,19 @@ class Process:
             # A terminal's kernel work may be behind, and only a read waits for it; it keeps less than this.
             left = _TERMINAL_BYTES if fd == self._terminal else _waiting_bytes(fd)
             # It can wait for its readers no longer. A pipe holds 1 MiB at most, so for them all of it is kept.
-            trim = all(watcher.needs(stream) is None for watcher in self.watchers)
+            trim = all(watcher.needs(stream) is None for watcher in self._watchers)
             while left > 0:
                 n = self._read(stream, min(left, _READ_SIZE), trim=trim)
                 if not n:
                     break
                 left -= n
         self.release()
+        if self._resting:
+            self._rested()
         if self.timeout is not None:
             self.timeout.cancel()
         if not self.tty:
-            self._close_stdin_now()
+            self._close_stdin()
         self.settle()
 
     def settle(self) -> None:
@@ -330,17 +297,13 @@ class Process:
     def forget(self) -> None:
         for stream in list(self._outputs):
             self._close_output(stream)
-        self._close_stdin_now()
+        self._close_stdin()
         for recorder in self.recorders.values():
             recorder.release()
 
     @property
     def listening(self) -> bool:
         return bool(self._outputs)
-
-    def _changed(self) -> None:
-        for watcher in list(self.watchers):
-            watcher.process_changed()
 
     def outcome(self, totals: Dict[int, int]) -> Dict[str, Any]:
         """The result to send; `totals` is how much of each stream the receiver was told of."""

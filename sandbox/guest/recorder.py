@@ -1,5 +1,6 @@
 """What commands said, kept within bounds: a little in memory, then a capped file, then the last bytes in a ring."""
 
+import contextlib
 import os
 from typing import List, Optional, Tuple
 
@@ -31,7 +32,7 @@ class OutputStore:
     def take(self, n_bytes: int) -> bool:
         """Room for so many more bytes, after deleting what is over."""
         while self._used + n_bytes > self.budget:
-            oldest = next((r for r in self._files if r.ended), None)
+            oldest = next((r for r in self._files if r.ended and not r.n_readers), None)
             if oldest is None:
                 return False
             oldest.discard_file()
@@ -52,6 +53,8 @@ class Recorder:
     def __init__(self, store: OutputStore, name: str) -> None:
         self.total = 0
         self.ended = False
+        self.n_readers = 0
+        """While somebody reads it, its file is not deleted for room."""
         self.path: Optional[str] = None
         self.file_truncated = False
         self._store = store
@@ -75,10 +78,6 @@ class Recorder:
             self._ring += data[taken:]
             if trim:
                 del self._ring[: -2 * RING]
-
-    def has(self, offset: int) -> bool:
-        """Whether the byte at `offset` is recorded anywhere."""
-        return offset < self._in_file + len(self._memory) or self.total - len(self._ring) <= offset < self.total
 
     @property
     def next_loss(self) -> Optional[int]:
@@ -109,7 +108,8 @@ class Recorder:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        os.unlink(self.path)
+        with contextlib.suppress(OSError):
+            os.unlink(self.path)
         self._store.give_back(self, self._in_file)
         self.path = None
         self._in_file = 0

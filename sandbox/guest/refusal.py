@@ -1,7 +1,9 @@
 """What the guest says no with: a code of `sandbox/errors.py` and a sentence."""
 
 import errno
-from typing import Dict
+from typing import Any, Dict
+
+_MAX_MESSAGE = 1000
 
 _CODES: Dict[int, str] = {
     errno.ENOENT: "not_found",
@@ -44,7 +46,16 @@ class Refusal(Exception):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
-        self.message = message
+        # It may quote a name of any length, and an answer must stay short.
+        self.message = message if len(message) <= _MAX_MESSAGE else message[: _MAX_MESSAGE - 1] + "…"
+
+    def outcome(self) -> Dict[str, Any]:
+        """As it goes over the wire."""
+        return {"error": {"code": self.code, "message": self.message}}
+
+
+def from_outcome(outcome: Dict[str, Any]) -> Refusal:
+    return Refusal(str(outcome["error"]["code"]), str(outcome["error"]["message"]))
 
 
 def from_os_error(error: OSError, path: str) -> Refusal:

@@ -1,8 +1,7 @@
 """What a request means: the table of operations, and each one done at most once per request id."""
 
 import os
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
 from sandbox import wire
 from sandbox.guest import accounts, jobs
@@ -10,26 +9,19 @@ from sandbox.guest.accounts import Account, acting_as
 from sandbox.guest.channel import Channel
 from sandbox.guest.files import Files, ListChannel, ReadChannel, WriteChannel
 from sandbox.guest.job import JobChannel
-from sandbox.guest.refusal import Refusal, from_os_error
+from sandbox.guest.process import Process
+from sandbox.guest.refusal import Refusal, from_os_error, from_outcome
+from sandbox.guest.requests import Requests
 from sandbox.guest.spawn import Order
 from sandbox.guest.supervisor import Supervisor
-from sandbox.guest.view import View
+from sandbox.guest.view import InputChannel, View
 
 if TYPE_CHECKING:
     from sandbox.guest.peer import Peer
 
-MAX_OUTCOMES = 4096
-_PASSING = frozenset(("ack", "credit", "notify", "paused", "hold", "head", "tail", "offset", "stderr_offset"))
-"""Fields that say how to answer, not what to do: the same request may be repeated with others."""
-
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 Handler = Callable[["Peer", int, Dict[str, Any]], Optional[Channel]]
-
-
-class Kept(NamedTuple):
-    fingerprint: str
-    outcome: Dict[str, Any]
 
 
 class Config:
@@ -55,11 +47,12 @@ class Service:
         self.files = files
         self.config = config
         self._image_env = {k: v for k, v in os.environ.items() if not k.startswith("BOATYARD_")}
-        self._kept: "OrderedDict[str, Kept]" = OrderedDict()
-        self._fingerprints: Dict[str, str] = {}
+        self._requests = Requests()
         self._handlers: Dict[str, Handler] = {
             "start": self._start,
+            "find": self._find,
             "attach": self._attach,
+            "input": self._input,
             "signal": self._signal,
             "resize": self._resize,
             "kill": self._kill,
@@ -84,71 +77,44 @@ class Service:
         handler = self._handlers.get(request["op"])
         if handler is None:
             raise Refusal("not_supported", f"this guest knows no operation {request['op']!r}")
-        request_id = request.get("id")
-        if request_id in (self._kept if request["op"] == "start" else self._fingerprints):
-            raise _conflict(str(request_id))
-        if request_id is not None and request["op"] != "start":
-            kept = self._kept.get(request_id)
-            if kept is not None:
-                self._replay(Channel(peer, number, request), kept, request)
+        if request.get("id") is not None:
+            outcome = self._requests.begin(request)
+            if outcome is not None:
+                _tell(Channel(peer, number, request), outcome)
                 return None
-            if len(self._kept) >= MAX_OUTCOMES:
-                raise Refusal("too_many_unacknowledged", "acknowledge the results of earlier requests first")
         try:
             return handler(peer, number, request)
         except OSError as error:
+            self._requests.drop(request.get("id"))
             raise from_os_error(error, _path_of(error, request)) from None
+        except BaseException:
+            self._requests.drop(request.get("id"))
+            raise
 
-    def acknowledge(self, request_ids: List[Any]) -> None:
+    def acknowledge(self, request_ids: List[str]) -> None:
         for request_id in request_ids:
-            self._kept.pop(request_id, None)
-            self._fingerprints.pop(request_id, None)
+            self._requests.acknowledge(request_id)
             self.supervisor.acknowledge(request_id)
 
     def abandon(self, prefix: str) -> None:
         """Acknowledges what a peer asked for under ids of its own making: it is gone, and nobody else knows them."""
-        self.acknowledge([i for i in [*self._kept, *self._fingerprints] if i.startswith(prefix)])
+        self.acknowledge(self._requests.beginning_with(prefix))
 
-    # Once only
-
-    def _replay(self, channel: Channel, kept: Kept, request: Dict[str, Any]) -> None:
-        if kept.fingerprint != _fingerprint(request):
-            raise _conflict(request["id"])
-        if "ok" in kept.outcome:
-            channel.finish(kept.outcome["ok"])
-        else:
-            channel.fail(Refusal(kept.outcome["error"]["code"], kept.outcome["error"]["message"]))
-
-    def _keeper(self, request: Dict[str, Any]) -> Callable[[Dict[str, Any]], None]:
-        request_id = request.get("id")
-        if request_id is None:
-            return lambda outcome: None
-        fingerprint = _fingerprint(request)
-
-        def keep(outcome: Dict[str, Any]) -> None:
-            self._kept[request_id] = Kept(fingerprint, outcome)
-
-        return keep
+    # Files
 
     def _plain(self, operation: Callable[[Dict[str, Any]], Dict[str, Any]]) -> Handler:
         def handle(peer: "Peer", number: int, request: Dict[str, Any]) -> None:
-            keep = self._keeper(request)
             try:
                 with acting_as(self._account()):
-                    result = operation(request)
+                    outcome = {"ok": operation(request)}
             except OSError as error:
-                refusal = from_os_error(error, _path_of(error, request))
-                keep({"error": {"code": refusal.code, "message": refusal.message}})
-                raise refusal from None
+                outcome = from_os_error(error, _path_of(error, request)).outcome()
             except Refusal as refusal:
-                keep({"error": {"code": refusal.code, "message": refusal.message}})
-                raise
-            keep({"ok": result})
-            Channel(peer, number, request).finish(result)
+                outcome = refusal.outcome()
+            self._requests.keep(request.get("id"), outcome)
+            _tell(Channel(peer, number, request), outcome)
 
         return handle
-
-    # Files
 
     def _account(self) -> Account:
         return accounts.find(self.config.user)
@@ -157,7 +123,7 @@ class Service:
         return ReadChannel(peer, number, request, self._account())
 
     def _write(self, peer: "Peer", number: int, request: Dict[str, Any]) -> Channel:
-        return WriteChannel(peer, number, request, self.files, self._account(), self._keeper(request))
+        return WriteChannel(peer, number, request, self.files, self._account(), self._requests)
 
     def _list(self, peer: "Peer", number: int, request: Dict[str, Any]) -> Channel:
         return ListChannel(peer, number, request, self._account())
@@ -168,28 +134,29 @@ class Service:
         return self._plain(self.files.delete)(peer, number, request)
 
     def _move(self, peer: "Peer", number: int, request: Dict[str, Any]) -> Optional[Channel]:
-        try:
-            return self._plain(self.files.move)(peer, number, request)
-        except Refusal as refusal:
-            if refusal.code != "cross_device":
-                raise
-            self._kept.pop(request.get("id", ""), None)
+        with acting_as(self._account()):
+            crosses = self.files.crosses(request)
+        if crosses:
             return self._job(peer, number, request, op="transfer")
+        return self._plain(self.files.move)(peer, number, request)
 
     def _job(self, peer: "Peer", number: int, request: Dict[str, Any], *, op: Optional[str] = None) -> Channel:
         order = {**request, "op": op or request["op"]}
-        return JobChannel(peer, number, order, self.supervisor, self._account(), self._keeper(request))
+        return JobChannel(peer, number, order, self.supervisor, self._account(), self._requests)
 
     # Processes
 
-    def _start(self, peer: "Peer", number: int, request: Dict[str, Any]) -> Channel:
+    def _start(self, peer: "Peer", number: int, request: Dict[str, Any]) -> Optional[Channel]:
         process_id: str = request["id"]
-        fingerprint = _fingerprint(request)
         process = self.supervisor.processes.get(process_id)
-        if process is not None:
-            if self._fingerprints.get(process_id) != fingerprint:
-                raise _conflict(process_id)
+        if process is None:
+            process = self._new_process(process_id, request)
+        if not request.get("detached"):
             return View(peer, number, request, process, self.supervisor)
+        Channel(peer, number, request).finish(_handle(process))
+        return None
+
+    def _new_process(self, process_id: str, request: Dict[str, Any]) -> Process:
         account = accounts.find(request.get("user") or self.config.user)
         if account.uid == 0 and not self.config.allow_root:
             raise Refusal("user_not_allowed", "no command runs as root in this sandbox; leave `user` out")
@@ -201,7 +168,7 @@ class Service:
             mark=self.supervisor.new_mark(),
         )
         tty = request.get("tty")
-        process = self.supervisor.start(
+        return self.supervisor.start(
             process_id,
             order,
             stdin=bool(request.get("stdin")),
@@ -209,13 +176,15 @@ class Service:
             size=None if tty is None else (int(tty[0]), int(tty[1])),
             timeout_s=request.get("timeout_s"),
         )
-        self._fingerprints[process_id] = fingerprint
-        return View(peer, number, request, process, self.supervisor)
+
+    def _find(self, peer: "Peer", number: int, request: Dict[str, Any]) -> None:
+        Channel(peer, number, request).finish(_handle(self.supervisor.find(request["process"])))
 
     def _attach(self, peer: "Peer", number: int, request: Dict[str, Any]) -> Channel:
-        if request["process"] not in self.supervisor.processes:
-            self.supervisor.prune()  # what is over, acknowledged and left nothing alive cannot be had any more
         return View(peer, number, request, self.supervisor.find(request["process"]), self.supervisor)
+
+    def _input(self, peer: "Peer", number: int, request: Dict[str, Any]) -> Channel:
+        return InputChannel(peer, number, request, self.supervisor.find(request["process"]))
 
     def _signal(self, peer: "Peer", number: int, request: Dict[str, Any]) -> None:
         self.supervisor.find(request["process"]).signal(int(request["signum"]))
@@ -227,8 +196,14 @@ class Service:
 
     def _kill(self, peer: "Peer", number: int, request: Dict[str, Any]) -> Channel:
         channel = Channel(peer, number, request)
-        process = self.supervisor.find(request["process"])
-        self.supervisor.end(process, "killed", lambda n_killed: channel.finish({"n_killed": n_killed}))
+
+        def done(n_killed: int, n_left: int) -> None:
+            if n_left:
+                channel.fail(Refusal("cannot_kill", f"{n_left} processes do not die; destroy the sandbox"))
+            else:
+                channel.finish({"n_killed": n_killed})
+
+        self.supervisor.end(self.supervisor.find(request["process"]), "killed", done)
         return channel
 
     def _processes(self, peer: "Peer", number: int, request: Dict[str, Any]) -> Channel:
@@ -280,13 +255,17 @@ def _shell() -> str:
     return "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
 
 
-def _fingerprint(request: Dict[str, Any]) -> str:
-    """What was asked for. An option that is off is the same as none: `start` may be repeated as `execute`."""
-    return repr(sorted((k, v) for k, v in request.items() if k not in _PASSING and v is not None and v is not False))
+def _handle(process: Process) -> Dict[str, Any]:
+    """What a peer needs to go on with a command."""
+    stdin_bytes = process.stdin.n_bytes if process.stdin is not None else 0
+    return {"pid": process.pid, "separate": process.separate, "stdin_bytes": stdin_bytes}
 
 
-def _conflict(request_id: str) -> Refusal:
-    return Refusal("request_conflict", f"the request id {request_id!r} was used for another request; choose a new one")
+def _tell(channel: Channel, outcome: Dict[str, Any]) -> None:
+    if "ok" in outcome:
+        channel.finish(outcome["ok"])
+    else:
+        channel.fail(from_outcome(outcome))
 
 
 def _path_of(error: OSError, request: Dict[str, Any]) -> str:

@@ -14,17 +14,19 @@ MAX_UNACKNOWLEDGED = 512
 _MANY_FORGOTTEN = 128
 _SWEEP_PAUSE_S = 0.001
 _SWEEP_LIMIT_S = 10.0
+_SWEEP_RETRY_S = 0.05
 
 
 class _Kill:
     """A sweep for one mark: over after two clean scans in a row."""
 
-    def __init__(self, mark: int, begun: float, done: Callable[[int], None]) -> None:
+    def __init__(self, mark: int, begun: float, done: Callable[[int, int], None]) -> None:
         self.mark = mark
         self.begun = begun
         self.done = done
         self.n_clean = 0
         self.killed: Set[int] = set()
+        self.left: Set[int] = set()
 
 
 class Supervisor:
@@ -77,16 +79,19 @@ class Supervisor:
             process.timeout = self.loop.call_later(timeout_s, lambda: self.end(process, "timed_out"))
         return process
 
-    def end(self, process: Process, verdict: str, done: Callable[[int], None] = lambda n: None) -> None:
-        """Kills a command and everything that carries its mark; also what a command that is over left behind."""
+    def end(self, process: Process, verdict: str, done: Callable[[int, int], None] = lambda n, left: None) -> None:
+        """Kills a command and everything that carries its mark; also what a command that is over left behind.
+
+        `done` gets how many were killed, and how many would not die.
+        """
         if process.exit_status is None and process.verdict is None:
             process.verdict = verdict
         process.sweeping = True
 
-        def swept(n_killed: int) -> None:
+        def swept(n_killed: int, n_left: int) -> None:
             process.sweeping = False
             process.settle()
-            done(n_killed)
+            done(n_killed, n_left)
 
         self.kill_mark(process.mark, swept)
 
@@ -99,7 +104,7 @@ class Supervisor:
 
     def retire(self, process: Process) -> None:
         """Forgets a command that is over, acknowledged and unwatched, but for its mark."""
-        if not (process.ended and process.acknowledged and not process.watchers):
+        if not process.ended or not process.acknowledged or process.is_watched:
             return
         if self.processes.pop(process.id, None) is None:
             return
@@ -128,25 +133,30 @@ class Supervisor:
 
     # Killing
 
-    def kill_mark(self, mark: int, done: Callable[[int], None]) -> None:
+    def kill_mark(self, mark: int, done: Callable[[int, int], None]) -> None:
         self._kills.append(_Kill(mark, self.loop.now, done))
         if len(self._kills) == 1:
             self._sweep()
 
     def _sweep(self) -> None:
-        killed = sweep.kill_pass({kill.mark for kill in self._kills}, spare=set(self._children))
+        try:
+            killed = sweep.kill_pass({kill.mark for kill in self._kills}, spare=set(self._children))
+        except OSError:
+            self.loop.call_later(_SWEEP_RETRY_S, self._sweep)  # not even /proc could be read: that is no clean scan
+            return
         self.loop.reap()
         unmarked = killed.get(0, set())
         over: List[_Kill] = []
         for kill in self._kills:
             pids = killed.get(kill.mark, set()) | unmarked
             kill.killed |= pids
+            kill.left = pids
             kill.n_clean = 0 if pids else kill.n_clean + 1
             if kill.n_clean >= 2 or self.loop.now - kill.begun > _SWEEP_LIMIT_S:
                 over.append(kill)
         self._kills = [kill for kill in self._kills if kill not in over]
         for kill in over:
-            kill.done(len(kill.killed))
+            kill.done(len(kill.killed), len(kill.left))
         if self._kills:
             pause = 0.0 if all(kill.n_clean for kill in self._kills) else _SWEEP_PAUSE_S
             self.loop.call_later(pause, self._sweep)

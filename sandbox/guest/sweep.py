@@ -1,10 +1,15 @@
 """Finding and killing what a command started, whatever it did to hide. Forks nothing, so it works in a fork bomb."""
 
+import contextlib
 import os
 import signal
 from typing import Dict, Iterable, List, NamedTuple, Set
 
 from sandbox.guest.accounts import MARK_BASE, MARK_END
+
+_N_RESERVED = 2
+_BOMB = 64
+_MAX_STOPS = 20
 
 
 class Seen(NamedTuple):
@@ -14,8 +19,23 @@ class Seen(NamedTuple):
     """The command's mark; 0 where there is none."""
 
 
+_reserve: List[int] = []
+"""Descriptors kept back, so that a scan can be made when a command's files have used up all others."""
+
+
 def scan() -> List[Seen]:
-    """Every live process but us. Zombies are left out: they run nothing, and reaping is the loop's."""
+    """Every live process but us. The dead that wait to be reaped are left out: they run nothing."""
+    while _reserve:
+        os.close(_reserve.pop())
+    try:
+        return _scan()
+    finally:
+        with contextlib.suppress(OSError):
+            while len(_reserve) < _N_RESERVED:
+                _reserve.append(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
+
+
+def _scan() -> List[Seen]:
     own = os.getpid()
     found: List[Seen] = []
     for name in os.listdir("/proc"):
@@ -23,20 +43,27 @@ def scan() -> List[Seen]:
             try:
                 with open("/proc/" + name + "/status", "rb", buffering=0) as file:
                     status = file.read(4096)
-            except OSError:
+            except (FileNotFoundError, ProcessLookupError):
                 continue
-            if b"\nState:\tZ" not in status and b"\nState:\tX" not in status:
+            if not _is_dead(status):
                 found.append(Seen(int(name), _number(status, b"\nPPid:"), _mark(status)))
     return found
 
 
+def _is_dead(status: bytes) -> bool:
+    """A zombie with threads left is not: its first thread ended, the others run on."""
+    # The last one: a program's name comes first, and is what the program likes it to be.
+    at = status.rfind(b"\nState:\t")
+    return status[at + 8 : at + 9] in (b"Z", b"X") and _number(status, b"\nThreads:") <= 1
+
+
 def _number(status: bytes, field: bytes) -> int:
-    at = status.find(field)
+    at = status.rfind(field)
     return int(status[at + len(field) : status.find(b"\n", at + 1)]) if at >= 0 else 0
 
 
 def _mark(status: bytes) -> int:
-    at = status.find(b"\nGroups:")
+    at = status.rfind(b"\nGroups:")
     if at < 0:
         return 0
     for group in status[at + 8 : status.find(b"\n", at + 1)].split():
@@ -60,17 +87,36 @@ def kill_pass(marks: Set[int], spare: Set[int]) -> Dict[int, Set[int]]:
     Returns the pids by mark, 0 for none. `spare` are our own waiting children. A process that an administrator put
     here with `docker exec` descends from nobody in this namespace and is left alone.
     """
+    victims = _victims(marks, spare)
+    if len(victims) > _BOMB:
+        # Killed one by one they would fork into the room their dead make; stopped, they keep it.
+        for _ in range(_MAX_STOPS):
+            _signal(victims, signal.SIGSTOP)
+            again = _victims(marks, spare)
+            if {seen.pid for seen in again} <= {seen.pid for seen in victims}:
+                break
+            victims = again
+    _signal(victims, signal.SIGKILL)
+    killed: Dict[int, Set[int]] = {}
+    for seen in victims:
+        killed.setdefault(seen.mark, set()).add(seen.pid)
+    return killed
+
+
+def _victims(marks: Set[int], spare: Set[int]) -> List[Seen]:
     processes = scan()
     parents = {seen.pid: seen.parent for seen in processes}
-    killed: Dict[int, Set[int]] = {}
-    for seen in processes:
-        if seen.mark in marks or (not seen.mark and seen.pid not in spare and _is_ours(seen.pid, parents)):
-            try:
-                os.kill(seen.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-            killed.setdefault(seen.mark, set()).add(seen.pid)
-    return killed
+    return [
+        seen
+        for seen in processes
+        if seen.mark in marks or (not seen.mark and seen.pid not in spare and _is_ours(seen.pid, parents))
+    ]
+
+
+def _signal(victims: List[Seen], signum: int) -> None:
+    for seen in victims:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(seen.pid, signum)
 
 
 def _is_ours(pid: int, parents: Dict[int, int]) -> bool:

@@ -1,10 +1,11 @@
 """Channels on a command: what it says from an offset on, and what is typed into it."""
 
-from typing import TYPE_CHECKING, Any, Dict, Optional
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional, Tuple
 
 from sandbox import wire
 from sandbox.guest.channel import Channel
 from sandbox.guest.process import Process, Watcher
+from sandbox.guest.stdin import Feeder
 
 if TYPE_CHECKING:
     from sandbox.guest.peer import Peer
@@ -13,11 +14,17 @@ if TYPE_CHECKING:
 _EVENT_ROOM = 256
 
 
-class View(Channel, Watcher):
-    """Sends each stream from `offsets` on, then the result.
+class Bounds(NamedTuple):
+    """How much of a stream to send: its first `head` bytes as they come, its last `tail` bytes at the end."""
 
-    With `head` and `tail` only so much of the beginning and the end. A view that reads everything (`hold`) makes the
-    command wait rather than lose bytes, from its first grant of credit until it is closed.
+    head: int
+    tail: int
+
+
+class View(Channel, Watcher):
+    """Sends each stream from its offset on, then the result; takes input on the way if it came with the request.
+
+    Without bounds it sends everything, and makes the command wait for it rather than lose bytes.
     """
 
     def __init__(
@@ -27,91 +34,109 @@ class View(Channel, Watcher):
         self._process = process
         self._supervisor = supervisor
         self._offsets = {wire.STDOUT: int(request.get("offset", 0)), wire.STDERR: int(request.get("stderr_offset", 0))}
-        self._head: Optional[int] = request.get("head")
-        self._tail: int = request.get("tail") or 0
-        self._paused = bool(request.get("paused"))
-        self._hold = bool(request.get("hold"))
-        self._notify = bool(request.get("notify"))
+        self._bounds: Optional[Bounds] = None
+        if request.get("head") is not None:
+            self._bounds = Bounds(int(request["head"]), int(request["tail"]))
         self._totals: Optional[Dict[int, int]] = None
-        self._input_owed = 0
-        process.watchers.add(self)
+        self._feeder = Feeder(self, process.stdin) if process.stdin is not None else None
+        process.watch(self)
+        if self._feeder is not None and process.stdin is not None:
+            process.stdin.feeders.add(self._feeder)
 
     def process_changed(self) -> None:
-        self.pump()
+        self.attempt(self.pump)
 
     def needs(self, stream: int) -> Optional[int]:
-        return self._offsets[stream] if self._hold and not self._paused else None
+        return self._offsets[stream] if self._bounds is None else None
 
     def on_data(self, stream: int, data: bytes, end: bool) -> None:
-        self._input_owed += len(data)
-        if self._process.takes_input:
-            self._process.feed(data, end)
-        else:
-            self.stdin_closed()
-
-    def stdin_room(self, n_bytes: int) -> None:
-        granted = min(n_bytes, self._input_owed)
-        if granted and self.open:
-            self._input_owed -= granted
-            self.grant(granted)
-
-    def stdin_closed(self) -> None:
-        if self.open and (self._hold or self._input_owed):
-            self.event(input_closed=True)
-
-    def on_credit(self, n_bytes: int) -> None:
-        super().on_credit(n_bytes)
-        self._paused = False
+        if self._feeder is not None:
+            self._feeder.feed(data, end)
 
     def pump(self) -> None:
         process = self._process
         if not self.open:
             return
-        if self._notify:
-            self._notify = False
-            self.event(started={"pid": process.pid, "stdin_bytes": process.stdin_bytes, "separate": process.separate})
-            if not process.takes_input:
-                self.stdin_closed()
         if process.ended and self._totals is None:
             self._totals = {stream: recorder.total for stream, recorder in process.recorders.items()}
         sent = [self._send(stream) for stream in process.recorders]
-        if self._hold:
+        if self._bounds is None:
             process.release()
         if all(sent) and self._totals is not None:
+            outcome = process.outcome(self._totals)
             self._leave()
-            self.finish(process.outcome(self._totals))
+            self.finish(outcome)
 
     def _send(self, stream: int) -> bool:
         """Sends what is there and due; True if nothing due is left."""
-        if self._paused:
-            return False
         recorder = self._process.recorders[stream]
         total = recorder.total if self._totals is None else self._totals[stream]
-        due = min(self._head, total) if self._head is not None and self._totals is None else total
-        while self._offsets[stream] < due:
+        while True:
             offset = self._offsets[stream]
+            start, stop = next_piece(offset, total, self._bounds, ended=self._totals is not None)
+            if start >= stop:
+                return True
             room = self.room - _EVENT_ROOM
             if room <= 0:
                 return False
-            if self._head is not None and self._head <= offset < due - self._tail:
-                where, data = due - self._tail, b""
-            elif self._head is not None and offset < self._head:
-                where, data = recorder.read(offset, min(room, self._head - offset, due - offset))
-            else:
-                where, data = recorder.read(offset, min(room, due - offset))
-            if where >= due or (not data and where == offset):
-                where, data = due, b""
+            where, data = recorder.read(start, min(room, stop - start))
+            if where >= stop or not data:
+                where, data = stop, b""  # what was there is recorded nowhere any more
             if where > offset:
                 self.event(gap=[stream, offset, where])
             if data:
                 self.send(data, stream)
             self._offsets[stream] = where + len(data)
-        return True
 
     def on_close(self) -> None:
         self._leave()
         self._process.release()
 
     def _leave(self) -> None:
-        self._process.watchers.discard(self)
+        self._process.unwatch(self)
+        if self._process.stdin is not None:
+            self._process.stdin.feeders.discard(self._feeder)
         self._supervisor.retire(self._process)
+
+
+def next_piece(offset: int, total: int, bounds: Optional[Bounds], *, ended: bool) -> Tuple[int, int]:
+    """The next bytes to send of a stream, from what was sent up to `offset`: (start, stop), empty if there are none.
+
+    A start beyond the offset leaves bytes out.
+    """
+    if bounds is None:
+        return offset, total
+    if offset < bounds.head:
+        return offset, min(bounds.head, total)
+    if not ended:
+        return offset, offset
+    return max(offset, total - bounds.tail), total
+
+
+class InputChannel(Channel):
+    """Input alone. Says that it is open, if it is; its result comes when the command takes no more."""
+
+    def __init__(self, peer: "Peer", number: int, request: Dict[str, Any], process: Process) -> None:
+        super().__init__(peer, number, request)
+        self._stdin = process.stdin
+        self._said_open = False
+        if self._stdin is not None:
+            self._feeder = Feeder(self, self._stdin)
+            self._stdin.feeders.add(self._feeder)
+
+    def on_data(self, stream: int, data: bytes, end: bool) -> None:
+        if self._stdin is not None:
+            self._feeder.feed(data, end)
+        self.pump()
+
+    def pump(self) -> None:
+        if self._stdin is None or not self._stdin.open:
+            self.on_close()
+            self.finish()
+        elif not self._said_open:
+            self._said_open = True
+            self.event(open=True)
+
+    def on_close(self) -> None:
+        if self._stdin is not None:
+            self._stdin.feeders.discard(self._feeder)

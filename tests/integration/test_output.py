@@ -295,7 +295,7 @@ async def test_output_that_nobody_reads_stalls_nothing(sandbox: GuestSandbox) ->
 @within(30)
 async def test_late_reader_is_told_of_the_gap(sandbox: GuestSandbox) -> None:
     n_blocks = FILE_CAP_BYTES // MIB + 24
-    process = await sandbox.start(blocks(n_blocks))
+    process = await sandbox.start(blocks(n_blocks), request_id=RequestId("late"))
     await process.wait()
     content = expected(n_blocks)
     at, n_skipped = 0, 0

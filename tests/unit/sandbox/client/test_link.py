@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sandbox import wire
-from sandbox.client.link import Link, Receiver
+from sandbox.client.link import Link, Receiver, Urgency
 from sandbox.errors import LeaseLost, NotFound, OperationTimedOut, SandboxBroken, SandboxError, SandboxLost
 
 KEY = bytes(16)
@@ -202,7 +202,7 @@ async def test_acknowledgements_go_out_with_the_next_request(guest: FakeGuest, l
 async def test_many_calls_at_once_wait_for_a_channel(guest: FakeGuest, link: Link) -> None:
     opened: list[int] = []
     guest.on_open = lambda frame: opened.append(frame.channel)
-    calls = [asyncio.create_task(link.call("read", {}, short=False)) for _ in range(400)]
+    calls = [asyncio.create_task(link.call("read", {}, urgency=Urgency.LONG)) for _ in range(400)]
     while len(opened) < 400:
         await asyncio.sleep(0)
         assert len(opened) <= wire.MAX_CHANNELS or len(opened) == 400 or any(call.done() for call in calls)
