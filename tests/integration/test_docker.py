@@ -1,9 +1,12 @@
 """Sandboxes on the real engine: what they are made of, how they are found again, and what is refused."""
 
 import asyncio
+import contextlib
+import gc
 import json
 import secrets
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Generator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -195,6 +198,55 @@ async def test_a_mount_that_does_not_exist_is_refused(docker_backend: DockerBack
             spec(mounts=[{"source": "/nonexistent", "target": "/x"}], labels=labels),
         )
     assert await docker_backend.list(labels) == []
+
+
+@pytest.fixture
+def meetings(monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
+    """Where backends made from now on keep the directories of their sandboxes; other tests use another place."""
+    with tempfile.TemporaryDirectory(prefix="boatyard-") as state:
+        monkeypatch.setenv("BOATYARD_STATE_DIR", state)
+        (Path(state) / "meet").mkdir()
+        yield Path(state) / "meet"
+
+
+async def test_a_create_given_up_at_any_moment_leaves_nothing(spec: MakeSpec, meetings: Path) -> None:
+    labels = {RUN_LABEL: RUN, "case": secrets.token_hex(4)}
+    complaints: list[str] = []
+
+    async def give_up(backend: DockerBackend, after_s: float, n_times: int) -> None:
+        creating = asyncio.create_task(backend.create(spec(labels=labels, orphan_after_s=None)))
+        await asyncio.sleep(after_s)
+        for _ in range(n_times):
+            creating.cancel()
+            await asyncio.sleep(0.001)
+        with contextlib.suppress(asyncio.CancelledError):
+            await (await creating).destroy()
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: complaints.append(str(context)))
+    try:
+        async with DockerBackend.open() as backend:
+            await (await backend.create(spec())).destroy()
+            for first in range(0, 120, 6):
+                async with asyncio.TaskGroup() as tasks:
+                    for number in range(first, first + 6):
+                        tasks.create_task(give_up(backend, number * 0.002, 1 + number % 3))
+            assert await backend.list(labels) == []
+            assert list(meetings.iterdir()) == []
+            assert backend.watchdog.n_guarded == 0
+        gc.collect()
+        assert complaints == []
+    finally:
+        loop.set_exception_handler(None)
+
+
+async def test_a_create_that_fails_leaves_no_directory(spec: MakeSpec, meetings: Path) -> None:
+    async with DockerBackend.open() as backend:
+        with pytest.raises(CannotCreate):
+            await backend.create(spec(mounts=[{"source": "/nonexistent", "target": "/x"}]))
+        with pytest.raises(CannotCreate):
+            await backend.create(spec(limits=Limits(cpus=256)))
+    assert list(meetings.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ class AttachStream(asyncio.Protocol):
         self._begun = False
         self._early: list[bytes] = []
         self._ended_early: str | None = None
-        self.stderr = b""
+        self.stderr: bytes = b""
         self._transport: asyncio.Transport | None = None
         self._upgraded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._buffer = b""

@@ -11,7 +11,7 @@ from typing import Any
 from sandbox import guest_archive
 from sandbox.backends.docker import container, images
 from sandbox.backends.docker.attach import AttachStream
-from sandbox.backends.docker.engine import Engine, ImageId
+from sandbox.backends.docker.engine import Engine, ImageId, to_its_end
 from sandbox.backends.docker.rendezvous import Directories, MeetingStream
 from sandbox.client.link import HELLO_TIMEOUT_S, LEASE_S, Link
 from sandbox.client.sandbox import GuestSandbox
@@ -42,7 +42,7 @@ class DockerBackend:
     def __init__(self, engine: Engine, *, lease_s: float = LEASE_S) -> None:
         self.engine = engine
         self._lease_s = lease_s
-        self._watchdog = Watchdog()
+        self.watchdog = Watchdog()
         self._images: dict[str, tuple[float, ImageId]] = {}
         self._guest_path: str | None = None
         self._state = state_dir(os.environ, uid=os.getuid())
@@ -75,7 +75,7 @@ class DockerBackend:
             await self._create_container(sandbox_id, body)
             link = await self._first_link(sandbox_id, spec, key)
         except BaseException:
-            await self._remove_quietly(sandbox_id)
+            await to_its_end(self._undo(sandbox_id))
             raise
         return self._sandbox(link, sandbox_id, created=True)
 
@@ -100,7 +100,7 @@ class DockerBackend:
         await asyncio.to_thread(self._meetings.remove, sandbox_id)
 
     async def close(self) -> None:
-        await self._watchdog.close()
+        await self.watchdog.close()
 
     # How a container comes to life
 
@@ -129,6 +129,16 @@ class DockerBackend:
         stream = await self._attach(sandbox_id)
         config = container.guest_config(spec)
         linking = asyncio.create_task(self._link(stream, key, config=config, timeout_s=_START_TIMEOUT_S))
+        linking.add_done_callback(lambda task: task.cancelled() or task.exception())
+        try:
+            return await self._started(sandbox_id, stream, linking)
+        except BaseException:
+            linking.cancel()
+            stream.close()  # which also ends a link that is up already
+            await asyncio.wait([linking])
+            raise
+
+    async def _started(self, sandbox_id: SandboxId, stream: MeetingStream, linking: "asyncio.Task[Link]") -> Link:
         try:
             await self.engine.start_container(container.name_of(sandbox_id))
             async with asyncio.timeout(HELLO_TIMEOUT_S * 2):
@@ -137,17 +147,17 @@ class DockerBackend:
             raise _why_not(error) from error
         except (SandboxLost, TimeoutError) as error:
             raise await self._stillborn(sandbox_id, stream, error) from None
-        finally:
-            linking.cancel()
-            with contextlib.suppress(BaseException):
-                await linking
 
     async def _attach(self, sandbox_id: SandboxId) -> MeetingStream:
         attached = await AttachStream.open(
-            self.engine.host, container.name_of(sandbox_id), watchdog=self._watchdog, lease_s=self._lease_s
+            self.engine.host, container.name_of(sandbox_id), watchdog=self.watchdog, lease_s=self._lease_s
         )
         stream = MeetingStream(attached, self._meetings.of(sandbox_id) if self._is_local else None)
-        await stream.listen()
+        try:
+            await stream.listen()
+        except BaseException:
+            stream.close()
+            raise
         return stream
 
     async def _link(
@@ -167,7 +177,7 @@ class DockerBackend:
                 config=config,
                 timeout_s=timeout_s,
                 lease_s=self._lease_s,
-                heartbeat=self._watchdog.beat,
+                heartbeat=self.watchdog.beat,
                 offer=stream.offer,
             )
         finally:
@@ -199,11 +209,11 @@ class DockerBackend:
         alive = [info.id for info in await self.list()]
         await asyncio.to_thread(self._meetings.remove_all_but, alive, older_than=began - _TIDY_AFTER_S)
 
-    async def _remove_quietly(self, sandbox_id: SandboxId) -> None:
-        removing = asyncio.ensure_future(self.destroy(sandbox_id))
-        with contextlib.suppress(Exception):
+    async def _undo(self, sandbox_id: SandboxId) -> None:
+        with contextlib.suppress(SandboxError, TimeoutError):
             async with asyncio.timeout(_CLEAN_UP_S):
-                await asyncio.shield(removing)
+                await self.engine.remove_container(container.name_of(sandbox_id))
+        await asyncio.to_thread(self._meetings.remove, sandbox_id)
 
 
 def _how_it_ended(found: Mapping[str, Any]) -> str:

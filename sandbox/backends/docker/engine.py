@@ -8,11 +8,12 @@ what to create.
 # types-docker leaves half of the low-level API without annotations; what comes back is cast to what the API documents.
 # pyright: reportUnknownMemberType=false
 
+import asyncio
 import contextlib
 import os
 import socket
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -100,7 +101,7 @@ class Engine:
         """Run one blocking SDK call in a thread.
 
         `doing` completes the sentence "cannot …". A caller that is cancelled does not wait for the thread, so the
-        call may still take effect: create things under a name that can be looked up and removed.
+        call may still take effect, later than whatever is done about it: see `to_its_end`.
 
         Raises: EngineUnavailable if the engine cannot be reached or takes longer than `timeout_s`; ImageNotFound,
             SandboxNotFound or EngineError for what it refused.
@@ -249,15 +250,16 @@ class Engine:
     # Any container
 
     async def create_container(self, body: Mapping[str, Any], *, name: str) -> None:
-        """`body` is the engine's own form of a container."""
+        """`body` is the engine's own form of a container. When this is over, cancelled or not, so is the call."""
 
         def do(client: DockerClient) -> None:
             client.api.create_container_from_config(dict(body), name)
 
-        await self.call(do, doing=f"create container {name}")
+        await to_its_end(self.call(do, doing=f"create container {name}"))
 
     async def start_container(self, name: str) -> None:
-        await self.call(lambda client: client.api.start(name), doing=f"start container {name}")
+        """When this is over, cancelled or not, so is the call."""
+        await to_its_end(self.call(lambda client: client.api.start(name), doing=f"start container {name}"))
 
     async def inspect_container(self, name: str) -> dict[str, Any]:
         """What the engine knows of it, in the engine's own form. Raises: SandboxNotFound."""
@@ -304,6 +306,23 @@ class Engine:
         await self.call(
             lambda client: client.api.wait(container, condition="removed"), doing=f"wait for the end of {container}"
         )
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Awaits `work`, which must bound its own time, to its end however often we are cancelled; then that is raised."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if cancelled is None:
+        return task.result()
+    if not task.cancelled():
+        task.exception()  # nobody will ask for it any more
+    raise cancelled
 
 
 @contextlib.contextmanager

@@ -73,7 +73,11 @@ class MeetingStream:
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
             loop = asyncio.get_running_loop()
-            self._server = await loop.create_unix_server(lambda: _Met(self), str(self._path), backlog=1)
+            # Started apart: cancelled while it starts by itself, it would be nobody's to close.
+            self._server = await loop.create_unix_server(
+                lambda: _Met(self), str(self._path), backlog=1, start_serving=False
+            )
+            await self._server.start_serving()
             self.offer = f"{INSIDE}/{_NAME}"
 
     def stop_listening(self) -> None:
