@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import re
 import secrets
 import tempfile
 from collections.abc import Callable, Generator
@@ -16,6 +17,7 @@ from pydantic import ValidationError
 
 from sandbox.backends.docker import DockerBackend
 from sandbox.backends.docker.container import name_of
+from sandbox.backends.docker.engine import Engine
 from sandbox.client.sandbox import GuestSandbox
 from sandbox.errors import (
     CannotCreate,
@@ -85,10 +87,11 @@ async def test_the_root_is_read_only_and_the_workspace_is_not(shared_sandbox: Gu
 
 
 async def test_the_guest_cannot_be_read_or_signalled_by_a_command(shared_sandbox: GuestSandbox) -> None:
-    for probe in ("cat /proc/1/environ", "ls /proc/1/fd", "cat /proc/1/maps", "head -c1 /proc/1/mem", "kill -9 1"):
+    for probe in ("cat /proc/1/environ", "ls /proc/1/fd", "cat /proc/1/maps", "head -c1 /proc/1/mem"):
         result = await shared_sandbox.execute(probe)
         assert result.exit_code != 0, probe
         assert b"ermitted" in result.stdout.head or b"denied" in result.stdout.head, (probe, result.stdout.head)
+    await shared_sandbox.execute("kill -9 1; kill -STOP 1")  # dropped by the kernel, whoever sends it
     assert (await shared_sandbox.execute("true")).ok
 
 
@@ -247,6 +250,73 @@ async def test_a_create_that_fails_leaves_no_directory(spec: MakeSpec, meetings:
         with pytest.raises(CannotCreate):
             await backend.create(spec(limits=Limits(cpus=256)))
     assert list(meetings.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("/etc", "/run/boatyard"),
+        ("/etc", "/run/boatyard/host/x"),
+        ("/etc", "/run"),
+        ("/etc", "//run/boatyard"),
+        ("/etc", "/var/run/boatyard"),
+        ("/etc", "/usr/local/lib/boatyard"),
+        ("/etc/hostname", "/usr/local/lib/boatyard/guest.pyz"),
+        ("/etc", "/usr/local"),
+        ("/etc", "/proc"),
+        ("/etc", "/proc/1"),
+        ("/etc", "/sys/fs"),
+        ("/etc", "/dev/shm"),
+    ],
+)
+async def test_a_mount_over_what_a_sandbox_needs_is_refused_by_name(
+    docker_backend: DockerBackend, spec: MakeSpec, source: str, target: str
+) -> None:
+    with pytest.raises(CannotCreate, match=re.escape(str(PurePosixPath(target)))):
+        await docker_backend.create(spec(mounts=[{"source": source, "target": target}]))
+
+
+async def test_a_mount_that_would_show_the_engine_is_refused(
+    docker_backend: DockerBackend, spec: MakeSpec, tmp_path: Path
+) -> None:
+    socket = Path(docker_backend.engine.host.removeprefix("unix://"))
+    (tmp_path / "link").symlink_to(socket.resolve())
+    for source in ("/var/run/docker.sock", socket, socket.resolve().parent, tmp_path / "link", "/"):
+        with pytest.raises(CannotCreate, match="engine"):
+            await docker_backend.create(spec(mounts=[{"source": source, "target": "/x"}]))
+
+
+async def test_a_mount_can_be_the_workspace(docker_backend: DockerBackend, spec: MakeSpec, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    mounts = [{"source": tmp_path, "target": "/workspace", "read_only": False}]
+    async with await docker_backend.create(spec(mounts=mounts)) as sandbox:
+        await sandbox.write("made inside", b"x")
+    assert (tmp_path / "made inside").read_bytes() == b"x"
+
+
+async def test_why_a_sandbox_ended_is_told(docker_backend: DockerBackend, spec: MakeSpec) -> None:
+    async def kill(sandbox: GuestSandbox) -> None:
+        await anyio.run_process(["docker", "kill", name_of(sandbox.id)])
+
+    removed = await docker_backend.create(spec())
+    async with await docker_backend.create(spec(orphan_after_s=None)) as kept:
+        assert await docker_backend.why_ended(kept.id) == "it is running"
+        await anyio.run_process(["docker", "pause", name_of(kept.id)])
+        assert await docker_backend.why_ended(kept.id) == "it is paused"
+        await kill(kept)
+        await kill(removed)
+        assert await docker_backend.why_ended(kept.id) == "it was killed, exit code 137"
+        async with asyncio.timeout(10):
+            while (why := await docker_backend.why_ended(removed.id)) == "it was killed, exit code 137":
+                pass  # it removes itself a moment later
+        assert why == "its container was removed (it was killed, exit code 137)"
+    assert await docker_backend.why_ended(SandboxId("00000000")) == "its container was removed"
+
+
+async def test_why_a_sandbox_ended_is_asked_of_an_engine_that_is_gone() -> None:
+    gone = DockerBackend(Engine("unix:///nonexistent"))
+    assert await gone.why_ended(SandboxId("00000000")) == "the engine does not say why"
+    await gone.close()
 
 
 @pytest.mark.parametrize(
