@@ -4,9 +4,13 @@ import asyncio
 import contextlib
 import os
 import secrets
+import signal
 import time
 from collections.abc import AsyncGenerator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from sandbox import guest_archive
 from sandbox.backends.docker import container, images
@@ -31,6 +35,10 @@ _START_TIMEOUT_S = 60.0
 _CLEAN_UP_S = 30.0
 _IMAGE_CACHE_S = 30.0
 _TOO_OLD = 78
+_KILLED = 128 + signal.SIGKILL
+_WHY_S = 4.0
+_WRITTEN_DOWN_S = 1
+_REMEMBERED = timedelta(hours=1)
 _TIDY_AFTER_S = 600.0
 
 
@@ -48,6 +56,8 @@ class DockerBackend:
         self._state = state_dir(os.environ, uid=os.getuid())
         self._meetings = Directories(self._state / "meet")
         self._is_local = engine.host.startswith("unix:")
+        sockets = [Path(urlsplit(engine.host).path)] if self._is_local else []
+        self._hidden = [self._state / "meet", *sockets]
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -63,6 +73,8 @@ class DockerBackend:
 
     async def create(self, spec: SandboxSpec) -> GuestSandbox:
         """Raises: EngineUnavailable, ImageNotFound, ImageUnsuitable, CannotCreate."""
+        if spec.mounts:
+            await asyncio.to_thread(container.check_mounts, spec.mounts, hidden=self._hidden)
         image = await self._image(spec.image)
         guest = guest_archive.build()
         sandbox_id = SandboxId(secrets.token_hex(8))
@@ -98,6 +110,28 @@ class DockerBackend:
     async def destroy(self, sandbox_id: SandboxId) -> None:
         await self.engine.remove_container(container.name_of(sandbox_id))
         await asyncio.to_thread(self._meetings.remove, sandbox_id)
+
+    async def why_ended(self, sandbox_id: SandboxId) -> str:
+        """What became of a sandbox that was lost, to complete "the connection ended: …". Takes seconds at most.
+
+        Raises nothing of the engine's: where it cannot be known, that is what it says.
+        """
+        try:
+            async with asyncio.timeout(_WHY_S):
+                return await self._why_ended(container.name_of(sandbox_id))
+        except (SandboxError, TimeoutError):
+            return "the engine does not say why"
+
+    async def _why_ended(self, name: str) -> str:
+        try:
+            # The stream's end is seen before the engine has written down that the container ended.
+            await self.engine.wait_for_end(name, within_s=_WRITTEN_DOWN_S)
+            return _how_it_ended(await self.engine.inspect_container(name))
+        except SandboxNotFound:
+            now = datetime.now(UTC)
+            ended = await self.engine.last_words(name, since=now - _REMEMBERED, until=now)
+            code = ended.get("exitCode")
+            return f"its container was removed{f' ({_exit(int(code))})' if code else ''}"
 
     async def close(self) -> None:
         await self.watchdog.close()
@@ -218,10 +252,17 @@ class DockerBackend:
 
 def _how_it_ended(found: Mapping[str, Any]) -> str:
     state = found["State"]
+    if state.get("Paused"):
+        return "it is paused"
     if state.get("Running"):
         return "it is running"
-    reason = "out of memory" if state.get("OOMKilled") else f"exit code {state.get('ExitCode')}"
+    how = _exit(int(state.get("ExitCode") or 0))
+    reason = f"out of memory, {how}" if state.get("OOMKilled") else how
     return f"{reason}, {state['Error']}" if state.get("Error") else reason
+
+
+def _exit(code: int) -> str:
+    return "it was killed, exit code 137" if code == _KILLED else f"exit code {code}"
 
 
 def _why_not(error: EngineError) -> EngineError:

@@ -1,10 +1,12 @@
 """What a sandbox's container is made of: the engine's configuration for a spec, and back from its labels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sandbox.backends.docker.rendezvous import INSIDE
+from sandbox.errors import CannotCreate
 from sandbox.types import (
     HOME,
     KIB,
@@ -12,6 +14,7 @@ from sandbox.types import (
     SHM_BYTES,
     WORKSPACE,
     Limits,
+    Mount,
     SandboxId,
     SandboxInfo,
     SandboxSpec,
@@ -29,6 +32,9 @@ CAPABILITIES = ("SETUID", "SETGID", "KILL", "CHOWN", "DAC_OVERRIDE", "FOWNER")
 """The guest's. Commands have none."""
 
 _UID = 1000
+_KERNELS = tuple(map(PurePosixPath, ("/proc", "/sys", "/dev")))
+_OURS = (PurePosixPath(GUEST_PATH).parent, PurePosixPath(INSIDE).parent)
+_ENGINE_SOCKETS = (Path("/var/run/docker.sock"), Path("/run/docker.sock"))
 _STATES = {
     "created": SandboxState.CREATED,
     "running": SandboxState.RUNNING,
@@ -50,8 +56,36 @@ def label_filter(wanted: Mapping[str, str]) -> list[str]:
     return [f"{MARK}=1", *(f"{USER_PREFIX}{name}={value}" for name, value in wanted.items())]
 
 
+def check_mounts(mounts: Sequence[Mount], *, hidden: Sequence[Path]) -> None:
+    """Asks the file system where symlinks lead. `hidden` is what no sandbox may see, besides the engine's usual socket.
+
+    Raises: CannotCreate for one that would hide the guest, change what the kernel shows, or show what is hidden.
+    """
+    secret = {path.resolve() for path in (*_ENGINE_SOCKETS, *hidden)}
+    for mount in mounts:
+        target = _real(mount.target)
+        if any(target.is_relative_to(path) for path in _KERNELS):
+            raise CannotCreate(f"nothing can be mounted on {mount.target}: it belongs to the kernel")
+        if any(target.is_relative_to(path) or path.is_relative_to(target) for path in _OURS):
+            raise CannotCreate(
+                f"a mount on {mount.target} would hide what the sandbox itself needs; choose another path"
+            )
+        for source in {mount.source, mount.source.resolve()}:
+            for path in secret:
+                if source.is_relative_to(path) or path.is_relative_to(source):
+                    raise CannotCreate(
+                        f"mounting {mount.source} would show {path} to the sandbox, and with it the engine"
+                    )
+
+
+def _real(target: PurePosixPath) -> PurePosixPath:
+    """Without a second slash in front, and without the one symlink that every distribution has on the way to us."""
+    path = PurePosixPath("/", *target.parts[1:])
+    return PurePosixPath("/", *path.parts[2:]) if path.is_relative_to("/var/run") else path
+
+
 def config(
-    spec: SandboxSpec, *, image: str, guest: str, meeting: str | None, container_labels: Mapping[str, str]
+    spec: SandboxSpec, *, image: str, guest: str, meeting: str | None = None, container_labels: Mapping[str, str]
 ) -> dict[str, Any]:
     """The body of the engine's create call. `meeting` is the host's directory for the shorter way."""
     ours = [_bind(guest, GUEST_PATH, read_only=True)]
@@ -93,7 +127,7 @@ def config(
                 {"Name": "core", "Soft": 0, "Hard": 0},
             ],
             "LogConfig": {"Type": "none"},
-            "Tmpfs": _tmpfs(limits),
+            "Tmpfs": _tmpfs(limits, without={str(_real(mount.target)) for mount in spec.mounts}),
             "Mounts": [
                 *ours,
                 *(_bind(str(m.source), str(m.target), read_only=m.read_only) for m in spec.mounts),
@@ -102,18 +136,19 @@ def config(
     }
 
 
-def _tmpfs(limits: Limits) -> dict[str, str]:
-    def sized(n_bytes: int, mode: str, uid: int = 0, *, inodes: bool = True) -> str:
+def _tmpfs(limits: Limits, *, without: Set[str]) -> dict[str, str]:
+    def sized(n_bytes: int, mode: str, uid: int = 0) -> str:
         # An inode costs kernel memory that no byte limit sees.
         n_inodes = max(n_bytes // (4 * KIB), 1024)
         return f"rw,exec,nosuid,nodev,size={n_bytes},nr_inodes={n_inodes},mode={mode},uid={uid},gid={uid}"
 
-    return {
+    all_of_them = {
         "/tmp": sized(limits.tmp_bytes, "1777"),
         "/run": sized(limits.output_bytes + MIB, "0755"),
         str(WORKSPACE): sized(limits.workspace_bytes, "0755", _UID),
         str(HOME): sized(limits.home_bytes, "0755", _UID),
     }
+    return {path: options for path, options in all_of_them.items() if path not in without}
 
 
 def _bind(source: str, target: str, *, read_only: bool) -> dict[str, Any]:

@@ -277,8 +277,33 @@ class Engine:
 
         return await self.call(do, doing="list containers")
 
+    async def wait_for_end(self, name: str, *, within_s: int) -> None:
+        """Returns when it does not run, or after `within_s`. Raises: SandboxNotFound."""
+        with contextlib.suppress(EngineUnavailable):
+            await self.call(
+                lambda client: client.api.wait(name, timeout=within_s, condition="not-running"),
+                doing=f"wait for the end of {name}",
+            )
+
+    async def last_words(self, name: str, *, since: datetime, until: datetime) -> Mapping[str, str]:
+        """What the engine remembers of the latest end of a container, also of one that is removed: `exitCode` and
+        more. Empty if it remembers nothing; it keeps a few hundred events of all containers."""
+
+        def do(client: DockerClient) -> Mapping[str, str]:
+            # As text: the SDK would cut a time to whole seconds, and `until` the next one waits for it.
+            period = {"since": f"{since.timestamp():.6f}", "until": f"{until.timestamp():.6f}"}
+            asked = {"container": [name], "event": ["die"]}
+            events = client.api.events(**cast("Any", period), decode=True, filters=asked)
+            found = list(events)
+            return dict(found[-1]["Actor"]["Attributes"]) if found else {}
+
+        return await self.call(do, doing=f"read the events of {name}")
+
     async def exec_run(self, name: str, argv: Sequence[str]) -> int:
-        """Runs a command by the engine's own exec, as root, and returns its exit code. For comparisons."""
+        """Runs a command by the engine's own exec, as root, and returns its exit code.
+
+        No sandbox runs anything this way: it is what `boatyard demo` measures sandboxes against.
+        """
 
         def do(client: DockerClient) -> int:
             created = client.api.exec_create(name, list(argv))
