@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from gateway.cli import streams
 from gateway.cli.demo import demo_command
 from gateway.cli.exec import exec_command
 from gateway.cli.images import images
@@ -24,8 +25,9 @@ def boatyard() -> None:
 
 def main() -> None:
     """The entry point of the `boatyard` script."""
+    streams.fill_closed()
     try:
         app()
     except SandboxError as error:
-        print(f"boatyard: {error.message} [{error.code}]", file=sys.stderr)
+        streams.say(f"boatyard: {error.message} [{error.code}]")
         sys.exit(1)

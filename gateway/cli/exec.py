@@ -3,21 +3,23 @@
 import asyncio
 import contextlib
 import io
+import os
 import signal
 import sys
 import tarfile
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
 
-from gateway.cli import terminal
+from gateway.cli import streams, terminal
 from sandbox.backends.docker import DockerBackend
 from sandbox.client.processes import GuestProcess
 from sandbox.errors import CommandNotExecutable, CommandNotFound, InvalidArgument, SandboxError
-from sandbox.types import ExecResult, Limits, Mount, Reason, SandboxSpec, Stream
+from sandbox.types import ExecResult, Limits, Mount, Reason, SandboxSpec
 
 TIMED_OUT, OUR_FAULT, NOT_EXECUTABLE, NOT_FOUND, BY_SIGNAL = 124, 125, 126, 127, 128
 """Exit codes for what is not the command's own, as `timeout`, `docker` and the shells have them."""
@@ -52,7 +54,7 @@ def exec_command(
     words = [] if command is None else list(command)
     if bool(words) == bool(shell):
         raise typer.BadParameter("give either a command after -- or a line with --shell")
-    if tty and not (interactive and sys.stdin.isatty()):
+    if tty and not (interactive and os.isatty(0)):
         raise typer.BadParameter("--tty needs --interactive and a terminal on standard input")
     run = _Run(
         spec=_spec(image, memory, cpus, mount or [], label or []),
@@ -68,29 +70,17 @@ def exec_command(
     sys.exit(asyncio.run(run.guarded()))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    def __init__(
-        self,
-        *,
-        spec: SandboxSpec,
-        command: str | list[str],
-        timeout_s: float | None,
-        cwd: str | None,
-        env: dict[str, str],
-        user: str | None,
-        copy: Path | None,
-        interactive: bool,
-        tty: bool,
-    ) -> None:
-        self._spec = spec
-        self._command = command
-        self._timeout_s = timeout_s
-        self._cwd = cwd
-        self._env = env
-        self._user = user
-        self._copy = copy
-        self._interactive = interactive
-        self._tty = tty
+    spec: SandboxSpec
+    command: str | list[str]
+    timeout_s: float | None
+    cwd: str | None
+    env: dict[str, str]
+    user: str | None
+    copy: Path | None
+    interactive: bool
+    tty: bool
 
     async def guarded(self) -> int:
         """The exit code; a signal to us ends the command, and the sandbox with it."""
@@ -109,67 +99,66 @@ class _Run:
         except asyncio.CancelledError:
             return BY_SIGNAL + (stopped_by[0] if stopped_by else signal.SIGINT)
         except (CommandNotFound, CommandNotExecutable) as error:
-            print(f"boatyard: {error.message}", file=sys.stderr)
+            streams.say(f"boatyard: {error.message}")
             return NOT_FOUND if isinstance(error, CommandNotFound) else NOT_EXECUTABLE
         except SandboxError as error:
-            print(f"boatyard: {error.message} [{error.code}]", file=sys.stderr)
+            streams.say(f"boatyard: {error.message} [{error.code}]")
+            return OUR_FAULT
+        except streams.StreamFailed as error:
+            if error.reader_is_gone:
+                return BY_SIGNAL + signal.SIGPIPE
+            streams.say(f"boatyard: {error}")
             return OUR_FAULT
 
     async def _run(self) -> int:
-        async with DockerBackend.open() as backend, await backend.create(self._spec) as sandbox:
-            if self._copy is not None:
-                await sandbox.upload(await asyncio.to_thread(_tar, self._copy))
+        async with DockerBackend.open() as backend, await backend.create(self.spec) as sandbox:
+            if self.copy is not None:
+                await sandbox.upload(await asyncio.to_thread(_tar, self.copy))
             process = await sandbox.start(
-                self._command,
-                cwd=self._cwd,
-                env=self._env,
-                user=self._user,
-                timeout_s=self._timeout_s,
-                stdin=self._interactive and not self._tty,
-                tty=terminal.size() if self._tty else None,
-                separate=not self._tty,
+                self.command,
+                cwd=self.cwd,
+                env=self.env,
+                user=self.user,
+                timeout_s=self.timeout_s,
+                stdin=self.interactive and not self.tty,
+                tty=terminal.size() if self.tty else None,
+                separate=not self.tty,
             )
             async with self._input(process):
                 await _show(process)
             result = await process.wait()
-            return _exit_code(result, self._timeout_s)
+            return _exit_code(result, self.timeout_s)
 
     @contextlib.asynccontextmanager
     async def _input(self, process: GuestProcess) -> AsyncGenerator[None]:
-        if not self._interactive:
+        if not self.interactive:
             yield
             return
-        with terminal.raw(sys.stdin) if self._tty else contextlib.nullcontext():
-            feeding = asyncio.create_task(terminal.feed(process, sys.stdin))
-            if self._tty:
+        with terminal.raw(sys.stdin) if self.tty else contextlib.nullcontext():
+            if self.tty:
                 terminal.follow_size(process)
             try:
-                yield
-            finally:
-                feeding.cancel()
+                async with asyncio.TaskGroup() as tasks:
+                    feeding = tasks.create_task(streams.feed(process))
+                    yield
+                    feeding.cancel()
+            except BaseExceptionGroup as group:
+                # Whichever failed first ended the other.
+                raise group.exceptions[0] from None
 
 
 async def _show(process: GuestProcess) -> None:
     """Bytes as they come: what is piped out of us must be what the command wrote."""
+    output = streams.Output()
     async for chunk in process.output():
-        target = sys.stderr.buffer if chunk.stream is Stream.STDERR else sys.stdout.buffer
-        try:
-            await asyncio.to_thread(_write, target, chunk.data)  # the reader of our pipe may be slow
-        except BrokenPipeError:
-            await process.kill()
-            return
-
-
-def _write(target: BinaryIO, data: bytes) -> None:
-    target.write(data)
-    target.flush()
+        await output.write(chunk.stream, chunk.data)
 
 
 def _exit_code(result: ExecResult, timeout_s: float | None) -> int:
     if result.reason is Reason.EXITED:
         return result.exit_code or 0
     if result.reason is Reason.TIMED_OUT:
-        print(f"boatyard: killed after {timeout_s:g} s, with everything it had started", file=sys.stderr)
+        streams.say(f"boatyard: killed after {timeout_s:g} s, with everything it had started")
         return TIMED_OUT
     return BY_SIGNAL + (result.signal or signal.SIGKILL)
 

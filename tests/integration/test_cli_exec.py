@@ -1,11 +1,14 @@
 """`boatyard exec` as a person uses it: a real process, a real engine, real signals, a real terminal."""
 
+import fcntl
 import os
 import pty
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -135,6 +138,54 @@ def test_a_reader_that_goes_away_ends_the_command() -> None:
         assert running.stderr is not None
         assert b"Traceback" not in running.stderr.read()
     assert containers_left() == []
+
+
+def in_a_shell(line: str) -> "subprocess.CompletedProcess[str]":
+    """`BOATYARD` in it stands for `boatyard exec` with our label."""
+    script = line.replace("BOATYARD", f"{BOATYARD} exec --label {LABEL}")
+    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "out", "err"),
+    [
+        ("BOATYARD -i -- cat <&-", 0, "", ""),
+        ("BOATYARD -i -- cat </dev/null", 0, "", ""),
+        ("BOATYARD -i -- cat 0>/dev/null", 125, "", "cannot read standard input: Bad file descriptor"),
+        ("BOATYARD -- echo hi >&-", 125, "", "cannot write to standard output: Bad file descriptor"),
+        ("BOATYARD -- true >&- 2>&- <&-", 0, "", ""),
+        ("BOATYARD -c 'echo out; sleep 60' >/dev/full", 125, "", "cannot write to standard output: No space left"),
+        ("BOATYARD -c 'echo no >&2; sleep 60' 2>&-", 125, "", ""),
+        ("BOATYARD -c 'echo no >&2; sleep 60' 2>/dev/full", 125, "", ""),
+        ("BOATYARD -- no-such-program 2>&-", 127, "", ""),
+        ("BOATYARD --image no-such-image-anywhere -- true 2>&-", 125, "", ""),
+        ("BOATYARD -- yes | head -1; exit ${PIPESTATUS[0]}", 128 + signal.SIGPIPE, "y\n", ""),
+    ],
+)
+def test_streams_that_are_closed_full_or_gone_are_no_surprise(line: str, code: int, out: str, err: str) -> None:
+    done = in_a_shell(line)
+    assert (done.returncode, done.stdout) == (code, out), done.stderr
+    assert done.stderr.startswith(f"boatyard: {err}") if err else done.stderr == ""
+    assert len(done.stderr.splitlines()) <= 1
+    assert containers_left() == []
+
+
+def test_a_signal_ends_us_also_when_nobody_reads_our_output() -> None:
+    with subprocess.Popen([BOATYARD, "exec", "--label", LABEL, "--", "yes"], stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stdout.read(4) == b"y\ny\n"
+        pipe_is_full(running.stdout.fileno())
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(LIMIT_S) == 128 + signal.SIGTERM
+    assert containers_left() == []
+
+
+def pipe_is_full(fd: int) -> None:
+    """Returns when the writer has nothing more to put in: twice the same number of bytes waits in it."""
+    before, now = -1, 0
+    while now != before or not now:
+        time.sleep(0.2)
+        before, now = now, struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]
 
 
 class Terminal:
