@@ -42,13 +42,6 @@ class Watchdog:
     def n_guarded(self) -> int:
         return len(self._guarded)
 
-    def start(self) -> "asyncio.Task[None]":
-        """Starts the helper in the background, unless it is there: the first `guard` then need not wait for it."""
-        if self._starting is None or (self._pipe is None and self._starting.done()):
-            self._starting = asyncio.create_task(self._start(), name="watchdog start")
-            self._starting.add_done_callback(_retrieve)
-        return self._starting
-
     async def guard(self, sock: socket.socket, lease_s: float) -> int:
         """Shuts `sock` down unless `beat` is called at least once a lease. Returns a number for `release`.
 
@@ -56,7 +49,7 @@ class Watchdog:
         """
         copy = sock.dup()
         try:
-            await asyncio.shield(self.start())
+            await asyncio.shield(self._ensure_helper())
         except BaseException:
             copy.close()
             raise
@@ -66,7 +59,7 @@ class Watchdog:
         self._tell()
         if self._pipe is None:
             try:
-                await asyncio.shield(self.start())
+                await asyncio.shield(self._ensure_helper())
             except BaseException:
                 self.release(number)
                 raise
@@ -86,7 +79,7 @@ class Watchdog:
         self._tell()
         self._send(_BEAT, 0)
         if self._pipe is None and self._guarded and time.monotonic() - self._started_at >= _RESTART_AFTER_S:
-            self.start()
+            self._ensure_helper()
 
     async def close(self) -> None:
         """Lets the helper go, and with it whatever it still guards."""
@@ -96,6 +89,13 @@ class Watchdog:
             self.release(number)
         self._hang_up()
         await self._reap()
+
+    def _ensure_helper(self) -> "asyncio.Task[None]":
+        """A task of our own: whoever waits for it may be cancelled, and a helper half started would be nobody's."""
+        if self._starting is None or (self._pipe is None and self._starting.done()):
+            self._starting = asyncio.create_task(self._start(), name="watchdog start")
+            self._starting.add_done_callback(_retrieve)
+        return self._starting
 
     async def _start(self) -> None:
         await self._reap()

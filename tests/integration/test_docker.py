@@ -252,6 +252,18 @@ async def test_a_create_that_fails_leaves_no_directory(spec: MakeSpec, meetings:
     assert list(meetings.iterdir()) == []
 
 
+async def test_a_state_directory_that_cannot_be_written_says_so(
+    docker_backend: DockerBackend, spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await docker_backend.create(spec()) as sandbox:
+        digest = (await inspect(sandbox.id))["Image"]
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("BOATYARD_STATE_DIR", str(tmp_path / "file"))
+    async with DockerBackend.open() as backend:
+        with pytest.raises(CannotCreate, match="file"):
+            await backend.create(spec(image=digest))
+
+
 @pytest.mark.parametrize(
     ("source", "target"),
     [

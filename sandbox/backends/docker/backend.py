@@ -7,6 +7,7 @@ import secrets
 import signal
 import time
 from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,14 @@ _REMEMBERED = timedelta(hours=1)
 _TIDY_AFTER_S = 600.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Guest:
+    """The archive on this machine's disk, for containers to mount."""
+
+    path: str
+    hash: str
+
+
 class DockerBackend:
     """Made by `open`, which closes it. Sandboxes outlive it unless they are destroyed."""
 
@@ -52,7 +61,7 @@ class DockerBackend:
         self._lease_s = lease_s
         self.watchdog = Watchdog()
         self._images: dict[str, tuple[float, ImageId]] = {}
-        self._guest_path: str | None = None
+        self._preparing: asyncio.Task[_Guest] | None = None
         self._state = state_dir(os.environ, uid=os.getuid())
         self._meetings = Directories(self._state / "meet")
         self._is_local = engine.host.startswith("unix:")
@@ -66,6 +75,7 @@ class DockerBackend:
         async with Engine.connect(host) as engine:
             backend = cls(engine, lease_s=lease_s)
             try:
+                backend._prepare_guest()  # needs a while the first time, and the engine has to be asked things too
                 await backend._tidy()
                 yield backend
             finally:
@@ -76,14 +86,13 @@ class DockerBackend:
         if spec.mounts:
             await asyncio.to_thread(container.check_mounts, spec.mounts, hidden=self._hidden)
         image = await self._image(spec.image)
-        guest = guest_archive.build()
+        guest = await self._guest()
         sandbox_id = SandboxId(secrets.token_hex(8))
         key = secrets.token_bytes(16)
         labels = container.labels(sandbox_id, spec, key=key, digest=image, guest_hash=guest.hash)
-        guest_path = await self._guest()
         try:
             meeting = str(self._meetings.make(sandbox_id)) if self._is_local else None
-            body = container.config(spec, image=image, guest=guest_path, meeting=meeting, container_labels=labels)
+            body = container.config(spec, image=image, guest=guest.path, meeting=meeting, container_labels=labels)
             await self._create_container(sandbox_id, body)
             link = await self._first_link(sandbox_id, spec, key)
         except BaseException:
@@ -134,6 +143,8 @@ class DockerBackend:
             return f"its container was removed{f' ({_exit(int(code))})' if code else ''}"
 
     async def close(self) -> None:
+        if self._preparing is not None:
+            await asyncio.wait([self._preparing])
         await self.watchdog.close()
 
     # How a container comes to life
@@ -146,11 +157,20 @@ class DockerBackend:
         self._images[reference] = (time.monotonic(), image)
         return image
 
-    async def _guest(self) -> str:
-        if self._guest_path is None:
-            directory = self._state / "guest"
-            self._guest_path = str(await asyncio.to_thread(guest_archive.build().write_to, directory))
-        return self._guest_path
+    def _prepare_guest(self) -> "asyncio.Task[_Guest]":
+        """Once; again after a failure. A task of its own, since whoever waits for it may be cancelled."""
+        task = self._preparing
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = asyncio.create_task(asyncio.to_thread(_write_guest, self._state / "guest"), name="guest archive")
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())
+            self._preparing = task
+        return task
+
+    async def _guest(self) -> "_Guest":
+        try:
+            return await asyncio.shield(self._prepare_guest())
+        except OSError as error:
+            raise CannotCreate(f"the guest's archive cannot be written to {self._state}: {error.strerror}") from error
 
     async def _create_container(self, sandbox_id: SandboxId, body: dict[str, Any]) -> None:
         try:
@@ -248,6 +268,11 @@ class DockerBackend:
             async with asyncio.timeout(_CLEAN_UP_S):
                 await self.engine.remove_container(container.name_of(sandbox_id))
         await asyncio.to_thread(self._meetings.remove, sandbox_id)
+
+
+def _write_guest(directory: Path) -> _Guest:
+    archive = guest_archive.build()
+    return _Guest(path=str(archive.write_to(directory)), hash=archive.hash)
 
 
 def _how_it_ended(found: Mapping[str, Any]) -> str:
