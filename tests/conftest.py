@@ -3,6 +3,7 @@
 import os
 import subprocess
 from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
 
 import pytest
 
@@ -57,14 +58,22 @@ async def sandbox(docker_backend: DockerBackend, spec: Callable[..., SandboxSpec
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fails a run that left a container of its own behind."""
-    listing = subprocess.run(
-        ["docker", "ps", "-aq", "--filter", f"label=boatyard.user.{RUN_LABEL}={RUN}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    if listing.returncode == 0 and listing.stdout.strip():
+    """Fails a run that left something of its own behind, however it ended."""
+    label = f"label=boatyard.user.{RUN_LABEL}={RUN}"
+    left = {
+        "containers": _said("docker", "ps", "-aq", "--filter", label),
+        "volumes": _said("docker", "volume", "ls", "-q", "--filter", "label=boatyard"),
+        "processes": _said("pgrep", "-P", str(os.getpid()), "-f", "watchdog_helper"),
+        "mounts": [line for line in Path("/proc/mounts").read_text().splitlines() if "boatyard-test" in line],
+    }
+    if any(left.values()):
         session.exitstatus = 1
-        raise pytest.UsageError(f"the run left containers behind: {listing.stdout.split()}")
+        raise pytest.UsageError(f"the run left something behind: {left}")
+
+
+def _said(*argv: str) -> list[str]:
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    except FileNotFoundError:
+        return []
+    return done.stdout.split() if done.returncode == 0 else []

@@ -56,7 +56,7 @@ class DockerBackend:
 
     name = "docker"
 
-    def __init__(self, engine: Engine, *, lease_s: float = LEASE_S) -> None:
+    def __init__(self, engine: Engine, *, lease_s: float = LEASE_S, meet: bool = True) -> None:
         self.engine = engine
         self._lease_s = lease_s
         self.watchdog = Watchdog()
@@ -65,15 +65,23 @@ class DockerBackend:
         self._state = state_dir(os.environ, uid=os.getuid())
         self._meetings = Directories(self._state / "meet")
         self._is_local = engine.host.startswith("unix:")
+        self._meets = self._is_local and meet
         sockets = [Path(urlsplit(engine.host).path)] if self._is_local else []
         self._hidden = [self._state / "meet", *sockets]
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def open(cls, host: str | None = None, *, lease_s: float = LEASE_S) -> AsyncGenerator["DockerBackend"]:
-        """Connects to `host`, by default `DOCKER_HOST` or the machine's own engine. Raises: EngineUnavailable."""
+    async def open(
+        cls, host: str | None = None, *, lease_s: float = LEASE_S, meet: bool = True
+    ) -> AsyncGenerator["DockerBackend"]:
+        """Connects to `host`, by default `DOCKER_HOST` or the machine's own engine.
+
+        `meet=False` keeps sessions on the engine's attach stream, as they are with an engine on another machine.
+
+        Raises: EngineUnavailable.
+        """
         async with Engine.connect(host) as engine:
-            backend = cls(engine, lease_s=lease_s)
+            backend = cls(engine, lease_s=lease_s, meet=meet)
             try:
                 backend._prepare_guest()  # needs a while the first time, and the engine has to be asked things too
                 await backend._tidy()
@@ -91,7 +99,7 @@ class DockerBackend:
         key = secrets.token_bytes(16)
         labels = container.labels(sandbox_id, spec, key=key, digest=image, guest_hash=guest.hash)
         try:
-            meeting = str(self._meetings.make(sandbox_id)) if self._is_local else None
+            meeting = str(self._meetings.make(sandbox_id)) if self._meets else None
             body = container.config(spec, image=image, guest=guest.path, meeting=meeting, container_labels=labels)
             await self._create_container(sandbox_id, body)
             link = await self._first_link(sandbox_id, spec, key)
@@ -206,7 +214,7 @@ class DockerBackend:
         attached = await AttachStream.open(
             self.engine.host, container.name_of(sandbox_id), watchdog=self.watchdog, lease_s=self._lease_s
         )
-        stream = MeetingStream(attached, self._meetings.of(sandbox_id) if self._is_local else None)
+        stream = MeetingStream(attached, self._meetings.of(sandbox_id) if self._meets else None)
         try:
             await stream.listen()
         except BaseException:
