@@ -8,6 +8,7 @@ import contextlib
 import functools
 import itertools
 import json
+import os
 import resource
 import signal
 import sys
@@ -120,6 +121,14 @@ async def peer(role: str, *args: str) -> AsyncGenerator[Peer]:
         await process.wait()
 
 
+MEET = "BOATYARD_TEST_MEET"
+"""In the environment of a test and its peers: 0 keeps their sessions on the attach stream."""
+
+
+def open_backend() -> contextlib.AbstractAsyncContextManager[DockerBackend]:
+    return DockerBackend.open(lease_s=LEASE_S, meet=os.environ.get(MEET) != "0")
+
+
 # What peers do
 
 
@@ -134,7 +143,7 @@ async def for_ever() -> None:
 
 async def reader(spec: str, script: str, n_bytes: str) -> None:
     """Creates a sandbox, starts `script` as the request `job`, reads so much of it at least, and goes on living."""
-    async with DockerBackend.open(lease_s=LEASE_S) as backend:
+    async with open_backend() as backend:
         sandbox = await backend.create(SandboxSpec.model_validate_json(spec))
         process = await sandbox.start(["python3", "-c", script], request_id=RequestId("job"))
         got = b""
@@ -148,7 +157,7 @@ async def reader(spec: str, script: str, n_bytes: str) -> None:
 
 async def idler(spec: str) -> None:
     """Creates a sandbox and does nothing with it."""
-    async with DockerBackend.open(lease_s=LEASE_S) as backend:
+    async with open_backend() as backend:
         sandbox = await backend.create(SandboxSpec.model_validate_json(spec))
         say(sandbox=sandbox.id)
         await for_ever()
@@ -156,7 +165,7 @@ async def idler(spec: str) -> None:
 
 async def blocked(spec: str) -> None:
     """As `idler`, but its event loop stands still."""
-    async with DockerBackend.open(lease_s=LEASE_S) as backend:
+    async with open_backend() as backend:
         sandbox = await backend.create(SandboxSpec.model_validate_json(spec))
         say(sandbox=sandbox.id)
         time.sleep(3600)
@@ -191,7 +200,7 @@ class Spied:
 
 async def half_uploader(sandbox_id: str, path: str) -> None:
     """Sends the beginning of a file and half a frame more, the worst moment to die."""
-    async with DockerBackend.open(lease_s=LEASE_S) as backend:
+    async with open_backend() as backend:
         name = container.name_of(SandboxId(sandbox_id))
         key = bytes.fromhex((await backend.engine.inspect_container(name))["Config"]["Labels"][container.KEY])
         watchdog = Watchdog()
@@ -215,7 +224,7 @@ async def uploader(sandbox_id: str, path: str) -> None:
         say(sandbox=sandbox_id)
         await for_ever()
 
-    async with DockerBackend.open(lease_s=LEASE_S) as backend:
+    async with open_backend() as backend:
         sandbox = await backend.connect(SandboxId(sandbox_id))
         await sandbox.write(path, content())
 
@@ -229,7 +238,7 @@ async def flooder(sandbox_id: str, path: str) -> None:
             if number == 8:
                 say(sandbox=sandbox_id)
 
-    async with DockerBackend.open(lease_s=LEASE_S) as backend:
+    async with open_backend() as backend:
         sandbox = await backend.connect(SandboxId(sandbox_id))
         await sandbox.write(path, content())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import os
 import tarfile
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -21,7 +22,7 @@ from sandbox.errors import (
     Unavailable,
 )
 from sandbox.types import MIB, ProcessId, Reason, RequestId, SandboxId, SandboxSpec
-from tests.integration.peers import LEASE_S, block, peer, start_blocks, within
+from tests.integration.peers import LEASE_S, MEET, block, open_backend, peer, start_blocks, within
 
 pytestmark = pytest.mark.docker
 
@@ -48,10 +49,13 @@ def lines(start: int, stop: int) -> bytes:
     return b"".join(b"line %d\n" % number for number in range(start, stop))
 
 
-@pytest.fixture(scope="module")
-async def backend() -> AsyncGenerator[DockerBackend]:
-    async with DockerBackend.open(lease_s=LEASE_S) as opened:
+@pytest.fixture(scope="module", params=["1", "0"], ids=["socket", "attach"])
+async def backend(request: pytest.FixtureRequest) -> AsyncGenerator[DockerBackend]:
+    """Every test on a socket of ours, and on the engine's attach stream."""
+    os.environ[MEET] = request.param
+    async with open_backend() as opened:
         yield opened
+    del os.environ[MEET]
 
 
 # After a crash
