@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,13 +31,25 @@ async def ends(sock: socket.socket, within_s: float) -> bool:
         return False
 
 
+OTHERS: set[int] = set()
+"""Helpers of whoever else runs in this process, as the session's backend does."""
+
+
+@pytest.fixture(autouse=True)
+def others() -> Iterator[None]:
+    OTHERS.update(helpers())
+    yield
+    OTHERS.clear()
+
+
 def helpers() -> list[int]:
-    """Our children that run the helper, and those that ended and that nobody waited for."""
+    """This test's children that run the helper, and those that ended and that nobody waited for."""
     found: list[int] = []
     for thread in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):
             for pid in map(int, (thread / "children").read_text().split()):
-                if has_ended(pid) or b"watchdog_helper" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                is_helper = has_ended(pid) or b"watchdog_helper" in Path(f"/proc/{pid}/cmdline").read_bytes()
+                if is_helper and pid not in OTHERS:
                     found.append(pid)
     return found
 
