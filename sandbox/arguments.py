@@ -1,17 +1,23 @@
 """Checks of what a caller passes, before anything is done. Callers are models, too, whatever the types say."""
 
-from collections.abc import AsyncIterable
+import re
+from collections.abc import AsyncIterable, Mapping, Sequence
+from typing import cast
 
 from sandbox.errors import InvalidArgument
-from sandbox.types import GrepMode
+from sandbox.types import ENV_PATTERN, GrepMode
+
+MAX_COUNT = (1 << 62) - 1
+MAX_TIMEOUT_S = 7 * 24 * 3600.0
+_ENV_NAME = re.compile(ENV_PATTERN)
 
 
 def count(name: str, value: object) -> int:
-    """A whole number that is not negative. Raises: InvalidArgument."""
+    """A whole number that is not negative, and that a kernel can count to. Raises: InvalidArgument."""
     if type(value) is not int:
         raise InvalidArgument(f"{name} must be a whole number, not {value!r:.60}")
-    if value < 0:
-        raise InvalidArgument(f"{name} must not be negative, not {value}")
+    if not 0 <= value <= MAX_COUNT:
+        raise InvalidArgument(f"{name} must lie between 0 and {MAX_COUNT}, not {value}")
     return value
 
 
@@ -23,6 +29,51 @@ def text(name: str, value: object) -> str:
     """Raises: InvalidArgument."""
     if not isinstance(value, str):
         raise InvalidArgument(f"{name} must be text, not {type(value).__name__}")
+    return value
+
+
+def word(name: str, value: object) -> str:
+    """Text that a program can be given: no NUL, encodable. Raises: InvalidArgument."""
+    found = text(name, value)
+    try:
+        found.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{name} holds a lone surrogate and cannot be encoded") from None
+    if "\0" in found:
+        raise InvalidArgument(f"{name} must not hold a NUL")
+    return found
+
+
+def words(value: object) -> list[str]:
+    """An argv. Raises: InvalidArgument."""
+    if not isinstance(value, Sequence) or isinstance(value, bytes):
+        raise InvalidArgument(f"the command must be text or a list of words, not {type(value).__name__}")
+    found = [word("a word of the command", each) for each in cast("Sequence[object]", value)]
+    if not found or not found[0]:
+        raise InvalidArgument("the command is empty; give at least the program's name")
+    return found
+
+
+def environment(value: Mapping[str, str]) -> dict[str, str]:
+    """Raises: InvalidArgument."""
+    for name, each in cast("Mapping[object, object]", value).items():
+        if not isinstance(name, str) or not _ENV_NAME.match(name):
+            raise InvalidArgument(f"{name!r:.60} is not the name of an environment variable")
+        word(f"the environment variable {name:.60}", each)
+    return dict(value)
+
+
+def timeout_s(value: object) -> float:
+    """Raises: InvalidArgument."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_TIMEOUT_S:
+        raise InvalidArgument(f"timeout_s must be more than 0 and at most {MAX_TIMEOUT_S:.0f}, not {value!r:.60}")
+    return value
+
+
+def raw(name: str, value: object) -> bytes:
+    """Raises: InvalidArgument."""
+    if not isinstance(value, bytes):
+        raise InvalidArgument(f"{name} takes bytes, not {type(value).__name__}")
     return value
 
 
@@ -63,9 +114,7 @@ async def gather(data: bytes | AsyncIterable[bytes], max_bytes: int, too_large: 
         return data
     pieces, n_bytes = list[bytes](), 0
     async for piece in data:
-        if not isinstance(piece, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
-            raise InvalidArgument(f"the content must come in pieces of bytes, not {type(piece).__name__}")
-        n_bytes += len(piece)
+        n_bytes += len(raw("the content", piece))
         if n_bytes > max_bytes:
             raise too_large
         pieces.append(piece)

@@ -228,11 +228,18 @@ def down(state: Path) -> None:
             say.line("down", f"stopping the engine that set-up started (pid {record.pid})")
             if not stop(record, grace_s=_STOP_GRACE_S):
                 say.line("down", f"it did not stop within {_STOP_GRACE_S:.0f} s and was killed")
+            _unmount(directory / "run/netns/default")
         elif answers:
             say.line("down", f"the engine at {host} was not started by set-up: left as it is")
         else:
             say.line("down", "no engine runs")
         (directory / "engine.json").unlink(missing_ok=True)
+
+
+def _unmount(path: Path) -> None:
+    """The engine leaves the name of its network namespace mounted."""
+    if path.is_mount() or path.exists():
+        subprocess.run(["umount", str(path)], capture_output=True, timeout=30, check=False)
 
 
 def status(state: Path) -> str:

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable
 from pathlib import PurePosixPath
 from typing import Any
 
+from sandbox import arguments
 from sandbox.client.channel import Channel
 from sandbox.client.link import CALL_TIMEOUT_S, SMALL_WINDOW, WINDOW, Link, Urgency
 from sandbox.client.parse import Lines, believed, file_change, file_info, grep_line, relative
-from sandbox.errors import InvalidArgument, OperationTimedOut
+from sandbox.errors import OperationTimedOut
 from sandbox.paths import resolve
 from sandbox.protocol import PathLike
 from sandbox.types import (
@@ -28,7 +29,6 @@ SEARCH_TIMEOUT_S = 120.0
 BULK_WINDOW = 4 << 20
 _MANY_LINES = 2000
 _PIECE = 4 << 20
-_MAX_COUNT = (1 << 62) - 1
 
 
 class GuestFiles:
@@ -55,8 +55,8 @@ class GuestFiles:
     async def read_stream(self, path: PathLike, *, offset: int = 0, limit: int | None = None) -> AsyncIterator[bytes]:
         request = {
             "path": str(resolve(path)),
-            "offset": _count("offset", offset),
-            "limit": _optional_count("limit", limit),
+            "offset": arguments.count("offset", offset),
+            "limit": arguments.optional_count("limit", limit),
         }
         credit = BULK_WINDOW if limit is None or limit > SMALL_WINDOW else SMALL_WINDOW
         async with self._link.open("read", request, credit=credit) as channel:
@@ -73,10 +73,9 @@ class GuestFiles:
         mode: int | None = None,
         request_id: RequestId | None = None,
     ) -> FileInfo:
-        _content(data)
-        if mode is not None and not 0 <= _count("mode", mode) <= 0o777:
-            raise InvalidArgument(f"mode must lie between 0 and 0o777, not {mode!r}")
-        request = {"path": str(resolve(path)), "atomic": atomic, "overwrite": overwrite, "mode": mode}
+        arguments.content(data)
+        request: dict[str, Any] = {"path": str(resolve(path)), "atomic": atomic, "overwrite": overwrite}
+        request["mode"] = arguments.permission_bits(mode)
         answer = await self._send("write", request, data, request_id, CALL_TIMEOUT_S)
         return believed(_info_of, answer)
 
@@ -109,16 +108,16 @@ class GuestFiles:
         replace_all: bool = False,
         request_id: RequestId | None = None,
     ) -> EditResult:
-        for name, value in (("old", old), ("new", new)):
-            if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
-                raise InvalidArgument(f"{name} must be text, not {type(value).__name__}")
+        arguments.text("old", old)
+        arguments.text("new", new)
         request = {"path": str(resolve(path)), "old": old, "new": new, "replace_all": replace_all}
         answer = await self._once("edit", request, request_id, CALL_TIMEOUT_S)
         return believed(lambda: EditResult(n_replaced=int(answer["n_replaced"]), info=_info_of(answer)))
 
     async def glob(self, pattern: str, path: PathLike = ".", *, limit: int = 1000) -> GlobResult:
         directory = resolve(path)
-        request = {"path": str(directory), "pattern": _pattern(pattern), "limit": _count("limit", limit)}
+        request: dict[str, Any] = {"path": str(directory), "pattern": arguments.pattern(pattern)}
+        request["limit"] = arguments.count("limit", limit)
         paths: list[PurePosixPath] = []
 
         def take(raw: Any) -> None:
@@ -140,15 +139,9 @@ class GuestFiles:
         limit: int = 1000,
     ) -> GrepResult:
         root = resolve(path)
-        request: dict[str, Any] = {
-            "path": str(root),
-            "pattern": _pattern(pattern),
-            "mode": _mode(mode),
-            "literal": literal,
-        }
-        request.update(
-            ignore_case=ignore_case, glob=glob, context=_count("context", context), limit=_count("limit", limit)
-        )
+        request: dict[str, Any] = {"path": str(root), "pattern": arguments.pattern(pattern), "literal": literal}
+        request.update(mode=arguments.grep_mode(mode).value, ignore_case=ignore_case, glob=glob)
+        request.update(context=arguments.count("context", context), limit=arguments.count("limit", limit))
         files: list[PurePosixPath] = []
         lines: list[GrepLine] = []
         counts: dict[PurePosixPath, int] = {}
@@ -286,33 +279,3 @@ def digest(data: bytes) -> str:
 
 def _info_of(answer: dict[str, Any]) -> FileInfo:
     return file_info(answer["info"])
-
-
-def _count(name: str, value: int) -> int:
-    if type(value) is not int:
-        raise InvalidArgument(f"{name} must be a whole number, not {value!r}")
-    if not 0 <= value <= _MAX_COUNT:
-        raise InvalidArgument(f"{name} must lie between 0 and {_MAX_COUNT}, not {value}")
-    return value
-
-
-def _optional_count(name: str, value: int | None) -> int | None:
-    return None if value is None else _count(name, value)
-
-
-def _pattern(pattern: str) -> str:
-    if not isinstance(pattern, str) or not pattern or "\0" in pattern:  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
-        raise InvalidArgument("the pattern must be text, not empty and without NUL")
-    return pattern
-
-
-def _mode(mode: GrepMode) -> str:
-    try:
-        return GrepMode(mode).value
-    except ValueError:
-        raise InvalidArgument(f"mode must be one of {', '.join(GrepMode)}, not {mode!r}") from None
-
-
-def _content(data: bytes | AsyncIterable[bytes]) -> None:
-    if not isinstance(data, bytes | AsyncIterable):  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
-        raise InvalidArgument(f"the content must be bytes or an async iterable of bytes, not {type(data).__name__}")

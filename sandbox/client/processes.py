@@ -2,13 +2,12 @@
 
 import asyncio
 import contextlib
-import re
 import signal as signals
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from sandbox import wire
+from sandbox import arguments, wire
 from sandbox.client.channel import Channel, Item
 from sandbox.client.files import digest
 from sandbox.client.link import WINDOW, Link, Urgency
@@ -16,18 +15,16 @@ from sandbox.client.parse import Lines, believed, exec_result, process_info
 from sandbox.errors import InvalidArgument, ProcessEnded, ProcessNotFound, SandboxBroken
 from sandbox.paths import resolve
 from sandbox.protocol import Command, PathLike
-from sandbox.types import ENV_PATTERN, ExecResult, ProcessId, ProcessInfo, RequestId, Stream, TerminalSize
+from sandbox.types import ExecResult, ProcessId, ProcessInfo, RequestId, Stream, TerminalSize
 
 HEAD_BYTES = 32768
 TAIL_BYTES = 32768
 MAX_CAPTURE_BYTES = 2 << 20
-MAX_TIMEOUT_S = 7 * 24 * 3600.0
 _EVENT_CREDIT = 4096
 _OVERDUE_S = 30.0
 """How long after a command's timeout a sandbox may take to end it before we stop waiting."""
 _KILL_TIMEOUT_S = 15.0
 _STREAMS = {wire.STDOUT: Stream.STDOUT, wire.STDERR: Stream.STDERR}
-_ENV_NAME = re.compile(ENV_PATTERN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,53 +64,22 @@ def start_request(
     """The part of a start that `execute` and `start` share, checked. Raises: InvalidArgument, InvalidPath."""
     request: dict[str, Any] = {}
     if isinstance(command, str):
-        if not command.strip() or "\0" in command or not _encodable(command):
-            raise InvalidArgument("the command is empty or holds a NUL; give a shell line or a list of words")
-        request["shell"] = command
+        request["shell"] = arguments.word("the command", command)
+        if not command.strip():
+            raise InvalidArgument("the command is empty; give a shell line or a list of words")
     else:
-        request["argv"] = _argv(command)
+        request["argv"] = arguments.words(command)
     if cwd is not None:
         request["cwd"] = str(resolve(cwd))
     if env:
-        request["env"] = _env(env)
+        request["env"] = arguments.environment(env)
     if user is not None:
-        if not isinstance(user, str) or not user or "\0" in user:  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
-            raise InvalidArgument(f"user must be a name, not {user!r}")
-        request["user"] = user
+        request["user"] = arguments.word("user", user)
+        if not user:
+            raise InvalidArgument("user must be a name; leave it out to run as the default")
     if timeout_s is not None:
-        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s <= MAX_TIMEOUT_S:  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
-            raise InvalidArgument(f"timeout_s must be more than 0 and at most {MAX_TIMEOUT_S:.0f}, not {timeout_s!r}")
-        request["timeout_s"] = timeout_s
+        request["timeout_s"] = arguments.timeout_s(timeout_s)
     return request
-
-
-def _argv(command: Sequence[str]) -> list[str]:
-    if not isinstance(command, Sequence) or isinstance(command, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
-        raise InvalidArgument(f"the command must be text or a list of words, not {type(command).__name__}")
-    words = list(command)
-    if not words or not words[0]:
-        raise InvalidArgument("the command is empty; give at least the program's name")
-    for word in words:
-        if not isinstance(word, str) or "\0" in word or not _encodable(word):  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
-            raise InvalidArgument(f"each word of the command must be text without NUL, not {word!r:.60}")
-    return words
-
-
-def _env(env: Mapping[str, str]) -> dict[str, str]:
-    for name, value in env.items():
-        if not isinstance(name, str) or not _ENV_NAME.match(name):  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
-            raise InvalidArgument(f"{name!r:.60} is not the name of an environment variable")
-        if not isinstance(value, str) or "\0" in value or not _encodable(value):  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
-            raise InvalidArgument(f"the environment variable {name} must be text without NUL")
-    return dict(env)
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def bounds(head_bytes: int, tail_bytes: int, n_streams: int) -> tuple[dict[str, int], int]:
@@ -190,8 +156,7 @@ class GuestProcess:
         return self._result
 
     async def write_stdin(self, data: bytes) -> None:
-        if not isinstance(data, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
-            raise InvalidArgument(f"stdin takes bytes, not {type(data).__name__}")
+        arguments.raw("stdin", data)
         async with self._writing:
             if data and not await (await self._open_input()).send(data):
                 raise ProcessEnded("the command is over, closed its input or was started without; it reads nothing")

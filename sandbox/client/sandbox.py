@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Self
 
+from sandbox import arguments
 from sandbox.client import processes
 from sandbox.client.files import GuestFiles
 from sandbox.client.link import Link, Welcome
@@ -49,8 +50,8 @@ class GuestSandbox(GuestFiles):
         request_id: RequestId | None = None,
     ) -> ExecResult:
         request = start_request(command, cwd=cwd, env=env, user=user, timeout_s=timeout_s)
-        if stdin is not None and not isinstance(stdin, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  callers are models, too
-            raise InvalidArgument(f"stdin takes bytes, not {type(stdin).__name__}")
+        if stdin is not None:
+            arguments.raw("stdin", stdin)
         if separate:
             request["separate"] = True
         return await processes.execute(
@@ -85,9 +86,8 @@ class GuestSandbox(GuestFiles):
         return process
 
     async def attach(self, process_id: ProcessId, *, offset: int = 0, stderr_offset: int = 0) -> GuestProcess:
-        for name, value in (("offset", offset), ("stderr_offset", stderr_offset)):
-            if type(value) is not int or value < 0:
-                raise InvalidArgument(f"{name} must be a whole number, not negative, not {value!r}")
+        arguments.count("offset", offset)
+        arguments.count("stderr_offset", stderr_offset)
         process = GuestProcess(self._link, process_id, ours=False)
         await process.find(offset=offset, stderr_offset=stderr_offset)
         return process
