@@ -18,7 +18,8 @@ from pydantic import ValidationError
 from gateway.cli import streams, terminal
 from sandbox.backends.docker import DockerBackend
 from sandbox.client.processes import GuestProcess
-from sandbox.errors import CommandNotExecutable, CommandNotFound, InvalidArgument, SandboxError
+from sandbox.client.sandbox import GuestSandbox
+from sandbox.errors import CommandNotExecutable, CommandNotFound, InvalidArgument, SandboxError, SandboxLost
 from sandbox.types import ExecResult, Limits, Mount, Reason, SandboxSpec
 
 TIMED_OUT, OUR_FAULT, NOT_EXECUTABLE, NOT_FOUND, BY_SIGNAL = 124, 125, 126, 127, 128
@@ -112,22 +113,27 @@ class _Run:
 
     async def _run(self) -> int:
         async with DockerBackend.open() as backend, await backend.create(self.spec) as sandbox:
-            if self.copy is not None:
-                await sandbox.upload(await asyncio.to_thread(_tar, self.copy))
-            process = await sandbox.start(
-                self.command,
-                cwd=self.cwd,
-                env=self.env,
-                user=self.user,
-                timeout_s=self.timeout_s,
-                stdin=self.interactive and not self.tty,
-                tty=terminal.size() if self.tty else None,
-                separate=not self.tty,
-            )
-            async with self._input(process):
-                await _show(process)
-            result = await process.wait()
-            return _exit_code(result, self.timeout_s)
+            try:
+                return await self._run_in(sandbox)
+            except SandboxLost as lost:
+                raise SandboxLost(f"{lost.message}: {await backend.why_ended(sandbox.id)}") from None
+
+    async def _run_in(self, sandbox: GuestSandbox) -> int:
+        if self.copy is not None:
+            await sandbox.upload(await asyncio.to_thread(_tar, self.copy))
+        process = await sandbox.start(
+            self.command,
+            cwd=self.cwd,
+            env=self.env,
+            user=self.user,
+            timeout_s=self.timeout_s,
+            stdin=self.interactive and not self.tty,
+            tty=terminal.size() if self.tty else None,
+            separate=not self.tty,
+        )
+        async with self._input(process):
+            await _show(process)
+        return _exit_code(await process.wait(), self.timeout_s)
 
     @contextlib.asynccontextmanager
     async def _input(self, process: GuestProcess) -> AsyncGenerator[None]:

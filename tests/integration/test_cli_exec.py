@@ -231,3 +231,20 @@ def test_a_shell_on_a_terminal() -> None:
     terminal.wait_for(b"$ ")
     terminal.type(b"exit 5\r")
     assert terminal.exit_code() == 5
+
+
+def test_a_sandbox_that_is_lost_is_125_and_says_why() -> None:
+    with subprocess.Popen(
+        [BOATYARD, "exec", "--label", LABEL, "-c", "echo ready; sleep 60"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"ready\n"
+        subprocess.run(["docker", "kill", *containers_left()], check=True, capture_output=True, timeout=30)
+        assert running.wait(LIMIT_S) == 125
+        assert running.stderr is not None
+        said = running.stderr.read()
+    assert b"killed" in said
+    assert b"[lost]" in said
+    assert b"Traceback" not in said
