@@ -6,7 +6,7 @@ state. `docs/decisions/wire.md` is the page behind it.
 
 import json
 import struct
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Union, cast
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union, cast
 
 PROTOCOL = 1
 MAGIC = b"\xb0a7yard\x01"
@@ -140,10 +140,22 @@ class MarkerScanner:
         return window[at + len(self.marker) :]
 
 
-class SessionDecoder:
-    """The guest's end: frames of the current session, restarted by any marker with the pinned key.
+class _Session:
+    """What one peer sent and was not yet cut into frames. Its first frame names its tag."""
 
-    Yields `DESYNC_SEEN` where the boundary was lost. A HELLO frame is to be answered with `settle`.
+    def __init__(self) -> None:
+        self.tag: Optional[int] = None
+        self.buffer = bytearray()
+        self.is_lost = False
+        """Its frame boundary is; nothing it sends can be understood any more."""
+
+
+class SessionDecoder:
+    """The guest's end of a stream that anybody may take over at any byte.
+
+    Bytes belong to the holder until a marker with the pinned key begins the session of a newcomer. Its HELLO is to be
+    answered with `settle`: accepted, it is the holder; refused, the former one goes on where it was interrupted, be
+    it in the middle of a frame. Yields `DESYNC_SEEN` where the holder's boundary is lost.
     """
 
     DESYNC_SEEN = Frame(0, DESYNC, 0, b"")
@@ -151,108 +163,92 @@ class SessionDecoder:
     def __init__(self) -> None:
         self.key: Optional[bytes] = None
         self._marker = MAGIC
-        self._buffer = bytearray()
+        self._holder = _Session()
+        self._newcomer: Optional[_Session] = None
+        self._stale_tags: List[int] = []
         self._tail = b""
-        self._tag: Optional[int] = None
-        self._previous_tag: Optional[int] = None
-        self._old_tags: List[int] = []
-        self._synced = False
-        self._interrupted = b""
-        """What the current session had sent when the last marker came."""
-        self._resumed: Optional[bytes] = None
+        """The last bytes read: a marker may begin in one read and end in the next."""
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         if self.key is None:
             data = self._pin_key(data)
-        if self.key is None:
-            self._buffer += data
-            return iter(())
-        at = self._find_marker(data)
-        if at >= 0:
-            self._restart(bytes(self._buffer) + data[:at], data[at:])
-        else:
-            self._buffer += data
-        return self._frames()
+        while data:
+            before, after = self._split(data)
+            reading = self._newcomer or self._holder
+            if not reading.is_lost:
+                reading.buffer += before
+            for found in self._frames(reading):
+                yield found
+            if after is None:
+                return
+            self._newcomer = _Session()
+            data = after
 
     def settle(self, *, accepted: bool) -> None:
-        """Whether the session that the last marker began is the one to listen to from now on."""
-        stale = self._previous_tag if accepted else self._tag
+        """Whether the newcomer holds the stream from now on."""
+        newcomer = self._newcomer
+        if newcomer is None:
+            return
+        self._newcomer = None
+        loser, winner = (self._holder, newcomer) if accepted else (newcomer, self._holder)
+        if loser.tag is not None:
+            self._stale_tags = [*self._stale_tags[-7:], loser.tag]
         if not accepted:
-            self._tag = self._previous_tag
-            self._resumed = self._interrupted
-        self._interrupted = b""
-        if stale is not None:
-            self._old_tags = [*self._old_tags[-7:], stale]
+            winner.buffer += loser.buffer
+            loser.buffer.clear()
+        self._holder = winner
 
     def resynchronise(self) -> None:
         """The next byte is the first of a header; whatever came before is void."""
-        self._buffer = bytearray()
-        self._synced = True
+        self._holder.buffer.clear()
+        self._holder.is_lost = False
 
     def _pin_key(self, data: bytes) -> bytes:
-        """Takes the key from the first marker; returns what is to be decoded, from that marker on."""
-        window = bytes(self._buffer) + data
-        self._buffer.clear()
+        """Takes the key from the first marker; returns what follows the bytes before it, or nothing yet."""
+        window = self._tail + data
         at = window.find(MAGIC)
-        if at < 0:
-            return window[-(len(MAGIC) - 1) :]
-        if len(window) >= at + MARKER_BYTES:
-            self.key = window[at + len(MAGIC) : at + MARKER_BYTES]
-            self._marker = MAGIC + self.key
+        if at < 0 or len(window) < at + MARKER_BYTES:
+            self._tail = window[at:] if at >= 0 else window[-(len(MAGIC) - 1) :]
+            return b""
+        self.key = window[at + len(MAGIC) : at + MARKER_BYTES]
+        self._marker = MAGIC + self.key
+        self._tail = b""
         return window[at:]
 
-    def _find_marker(self, data: bytes) -> int:
-        """The index in `data` just after the last marker that ends in it, or -1."""
+    def _split(self, data: bytes) -> Tuple[bytes, Optional[bytes]]:
+        """What lies before the first marker in `data`, and what after it; None if there is none."""
         keep = MARKER_BYTES - 1
-        at = data.rfind(self._marker)
+        seam = (self._tail + data[:keep]).find(self._marker)
+        if seam >= 0:
+            n_begun = len(self._tail) - seam
+            reading = self._newcomer or self._holder
+            del reading.buffer[max(len(reading.buffer) - n_begun, 0) :]
+            self._tail = b""
+            return b"", data[MARKER_BYTES - n_begun :]
+        at = data.find(self._marker)
         if at >= 0:
-            at += MARKER_BYTES
-        else:
-            seam = self._tail + data[:keep]
-            begun = seam.find(self._marker)
-            at = begun + MARKER_BYTES - len(self._tail) if begun >= 0 else -1
-        # What follows may hold the beginning of yet another one.
-        if at >= 0:
-            self._tail = data[max(at, len(data) - keep) :]
-        else:
-            self._tail = data[-keep:] if len(data) >= keep else (self._tail + data)[-keep:]
-        return at
+            self._tail = b""
+            return data[:at], data[at + MARKER_BYTES :]
+        self._tail = data[-keep:] if len(data) >= keep else (self._tail + data)[-keep:]
+        return data, None
 
-    def _restart(self, before: bytes, rest: bytes) -> None:
-        if self._tag is not None:
-            self._previous_tag = self._tag
-            self._interrupted = before[:-MARKER_BYTES] if self._synced else b""
-        self._tag = None
-        self._synced = True
-        self._buffer = bytearray(rest)
-
-    def _frames(self) -> Iterator[Frame]:
-        buffer = self._buffer
-        at = 0
-        try:
-            while self._synced:
-                if self._resumed is not None:
-                    # A newcomer was refused; it may have come in the middle of one of the holder's frames.
-                    buffer[:at], at, self._resumed = self._resumed, 0, None
-                if len(buffer) - at < HEADER.size:
-                    return
-                tag, length, channel, kind, flags, reserved = HEADER.unpack_from(buffer, at)
-                if self._tag is None:
-                    self._tag = tag
-                if length > MAX_PAYLOAD or reserved or (tag != self._tag and tag not in self._old_tags):
-                    self._synced = False
-                    at = len(buffer)
-                    yield self.DESYNC_SEEN
-                    return
-                stop = at + HEADER.size + length
-                if stop > len(buffer):
-                    return
-                payload = bytes(memoryview(buffer)[at + HEADER.size : stop])
-                at = stop
-                if tag == self._tag:
-                    yield Frame(channel, kind, flags, payload)
-        finally:
-            if self._synced:
-                del buffer[:at]
-            else:
-                self._buffer = bytearray()
+    def _frames(self, session: _Session) -> Iterator[Frame]:
+        """Every whole frame. `settle` may be called in between, and hand the rest of the bytes to another session."""
+        while not session.is_lost and len(session.buffer) >= HEADER.size:
+            tag, length, channel, kind, flags, reserved = HEADER.unpack_from(session.buffer)
+            if session.tag is None:
+                session.tag = tag
+            if length > MAX_PAYLOAD or reserved or (tag != session.tag and tag not in self._stale_tags):
+                session.is_lost = True
+                session.buffer.clear()
+                yield self.DESYNC_SEEN
+                return
+            stop = HEADER.size + length
+            if stop > len(session.buffer):
+                return
+            payload = bytes(memoryview(session.buffer)[HEADER.size : stop])
+            del session.buffer[:stop]
+            if tag == session.tag:
+                yield Frame(channel, kind, flags, payload)
+            if session is not self._newcomer and session is not self._holder:
+                session = self._holder

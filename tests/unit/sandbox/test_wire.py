@@ -1,6 +1,7 @@
 """Frames survive any cut, a takeover at any byte is found, and nonsense is a violation and nothing else."""
 
 import secrets
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -155,3 +156,15 @@ def test_json_that_is_no_object_is_a_violation(payload: bytes) -> None:
 def test_names_that_are_not_utf8_pass_through_json() -> None:
     name = b"caf\xe9".decode("utf-8", "surrogateescape")
     assert wire.unpack_json(wire.pack_json({"path": name}))["path"] == name
+
+
+def test_what_cannot_be_understood_is_not_kept() -> None:
+    decoder = wire.SessionDecoder()
+    list(decoder.feed(wire.MAGIC + bytes(16) + b"\xff" * 64))
+    tracemalloc.start()
+    try:
+        for _ in range(100):
+            list(decoder.feed(b"\xff" * 100_000))
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
