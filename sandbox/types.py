@@ -197,7 +197,6 @@ class Reason(StrEnum):
     SIGNALED = "signaled"
     TIMED_OUT = "timed_out"
     KILLED = "killed"
-    OOM_KILLED = "oom_killed"
     LOST = "lost"
 
 
