@@ -1,11 +1,9 @@
 """One exchange with the peer: a request, data both ways under credit, one result."""
 
-import sys
-import traceback
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
 
 from sandbox import wire
-from sandbox.guest.refusal import Refusal, from_os_error
+from sandbox.guest.refusal import Refusal, from_os_error, report
 
 if TYPE_CHECKING:
     from sandbox.guest.peer import Peer
@@ -40,7 +38,7 @@ class Channel:
         except OSError as error:
             self._give_up(from_os_error(error, str(error.filename or "")))
         except Exception as error:  # noqa: BLE001  one exchange's bug must not end the guest
-            traceback.print_exc(file=sys.stderr)
+            report(error)
             self._give_up(Refusal("io_failed", f"the sandbox failed at it: {type(error).__name__}: {error}"))
 
     def _give_up(self, refusal: Refusal) -> None:

@@ -5,10 +5,10 @@ import heapq
 import os
 import select
 import signal
-import sys
 import time
-import traceback
 from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from sandbox.guest.refusal import report
 
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
@@ -106,8 +106,8 @@ class Loop:
         """Nothing that goes wrong in one place may end the guest, and every command with it."""
         try:
             callback(*args)
-        except Exception:  # noqa: BLE001  see above
-            traceback.print_exc(file=sys.stderr)
+        except Exception as error:  # noqa: BLE001  see above
+            report(error)
 
     def _wait_s(self) -> float:
         while self._timers and self._timers[0][2].callback is None:

@@ -6,14 +6,13 @@ rendezvous is left to whoever comes next; otherwise the session stays where it b
 
 import socket
 import sys
-import traceback
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from sandbox import wire
 from sandbox.guest.channel import Channel
 from sandbox.guest.conduit import Conduit
 from sandbox.guest.loop import Loop
-from sandbox.guest.refusal import Refusal
+from sandbox.guest.refusal import Refusal, report
 
 _QUIET_S = 0.02
 _MAX_QUIET_WAITS = 100
@@ -125,7 +124,7 @@ class Peer:
             channel.fail(refusal)
             return
         except Exception as error:  # noqa: BLE001  a request of any shape gets an answer
-            traceback.print_exc(file=sys.stderr)
+            report(error)
             channel.fail(Refusal("invalid_argument", f"the request makes no sense: {type(error).__name__}: {error}"))
             return
         if made is not None and made.open:

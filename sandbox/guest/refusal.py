@@ -1,6 +1,7 @@
 """What the guest says no with: a code of `sandbox/errors.py` and a sentence."""
 
 import errno
+import sys
 from typing import Any, Dict
 
 _MAX_MESSAGE = 1000
@@ -61,3 +62,8 @@ def from_outcome(outcome: Dict[str, Any]) -> Refusal:
 def from_os_error(error: OSError, path: str) -> Refusal:
     code = _CODES.get(error.errno or 0, "io_failed")
     return Refusal(code, _SENTENCES[code].format(path=path, reason=error.strerror or type(error).__name__))
+
+
+def report(error: BaseException) -> None:
+    """To stderr, where the client can find it. The module `traceback` would cost half a megabyte."""
+    sys.excepthook(type(error), error, error.__traceback__)

@@ -4,7 +4,8 @@
 reports a failure at once. It cannot change ids itself, so for that moment (0.2 ms) our real and effective ids are the
 user's, and the saved ones stay root. What a command could do to us then: nothing by signals (we are PID 1 of
 its namespace: SIGKILL and SIGSTOP from inside are ignored, and we handle only SIGCHLD), nothing by ptrace or /proc (we
-are not dumpable). The new program starts without capabilities, and with no saved root id: exec overwrites it.
+are not dumpable). It can stop the child that we wait for; the warden frees us then. The new program starts without
+capabilities, and with no saved root id: exec overwrites it.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ from typing import Any, Dict, Generator, List, NamedTuple, Optional, Tuple
 
 from sandbox.guest.accounts import Account
 from sandbox.guest.refusal import Refusal, from_os_error
+from sandbox.guest.warden import Warden
 
 _OOM_SCORE = b"800"
 """Commands are killed for memory before the guest is."""
@@ -42,7 +44,8 @@ class Streams(NamedTuple):
 
 
 class Spawner:
-    def __init__(self) -> None:
+    def __init__(self, warden: Warden) -> None:
+        self._warden = warden
         self._root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._oom = -1
@@ -53,7 +56,7 @@ class Spawner:
         """The new process's id, leader of a session of its own.
 
         Raises: Refusal (not_found or not_directory for the cwd, command_not_found, command_not_executable,
-        cannot_start, invalid_argument).
+        cannot_start, invalid_argument), OSError where there is no room for a process.
         """
         with self._as_user(order):
             try:
@@ -90,6 +93,7 @@ class Spawner:
         if os.getuid() != 0:
             yield
             return
+        self._warden.begin(order.mark)
         self._set_oom_score(_OOM_SCORE)
         os.setgroups([*account.groups, order.mark])
         os.setresgid(account.gid, account.gid, 0)
@@ -102,6 +106,7 @@ class Spawner:
             os.setgroups([])
             os.fchdir(self._root)
             self._set_oom_score(b"0")
+            self._warden.end()
 
     def _set_oom_score(self, score: bytes) -> None:
         if self._oom >= 0:

@@ -9,6 +9,7 @@ from sandbox.guest.process import Process
 from sandbox.guest.recorder import OutputStore
 from sandbox.guest.refusal import Refusal
 from sandbox.guest.spawn import Order, Spawner
+from sandbox.guest.warden import Warden
 
 MAX_UNACKNOWLEDGED = 512
 _MANY_FORGOTTEN = 128
@@ -37,7 +38,7 @@ class Supervisor:
         """Running, or over and not acknowledged."""
         self.forgotten: Dict[int, Process] = {}
         """Over and acknowledged, by mark: kept while something of them may be alive."""
-        self._spawner = Spawner()
+        self._spawner = Spawner(Warden(self.adopt))
         self._children: Dict[int, Callable[[int], None]] = {}
         self._kills: List[_Kill] = []
         self._next_mark = accounts.MARK_BASE

@@ -17,6 +17,7 @@ class Seen(NamedTuple):
     parent: int
     mark: int
     """The command's mark; 0 where there is none."""
+    is_stopped: bool
 
 
 _reserve: List[int] = []
@@ -46,15 +47,20 @@ def _scan() -> List[Seen]:
             except (FileNotFoundError, ProcessLookupError):
                 continue
             if not _is_dead(status):
-                found.append(Seen(int(name), _number(status, b"\nPPid:"), _mark(status)))
+                stopped = _state(status) == b"T"
+                found.append(Seen(int(name), _number(status, b"\nPPid:"), _mark(status), stopped))
     return found
 
 
 def _is_dead(status: bytes) -> bool:
     """A zombie with threads left is not: its first thread ended, the others run on."""
+    return _state(status) in (b"Z", b"X") and _number(status, b"\nThreads:") <= 1
+
+
+def _state(status: bytes) -> bytes:
     # The last one: a program's name comes first, and is what the program likes it to be.
     at = status.rfind(b"\nState:\t")
-    return status[at + 8 : at + 9] in (b"Z", b"X") and _number(status, b"\nThreads:") <= 1
+    return status[at + 8 : at + 9]
 
 
 def _number(status: bytes, field: bytes) -> int:
@@ -79,6 +85,11 @@ def alive(marks: Iterable[int]) -> Dict[int, int]:
         if seen.mark in counts:
             counts[seen.mark] += 1
     return counts
+
+
+def stopped(mark: int) -> List[int]:
+    """The pids of what carries this mark and was stopped by a signal."""
+    return [seen.pid for seen in scan() if seen.mark == mark and seen.is_stopped]
 
 
 def kill_pass(marks: Set[int], spare: Set[int]) -> Dict[int, Set[int]]:

@@ -254,3 +254,40 @@ async def test_signals_to_everything_hurt_only_their_sender(sandbox: GuestSandbo
     for _ in range(3):
         await sandbox.execute("; ".join(f"kill -{n} 1" for n in numbers) + "; kill -9 -1")
     assert await works(sandbox)
+
+
+_STOPPER = """
+import os
+print("up", flush=True)
+while True:
+    try:
+        os.kill(-1, 19)
+    except OSError:
+        pass
+"""
+
+
+async def test_a_command_that_stops_every_other_cannot_stop_the_guest(sandbox: GuestSandbox) -> None:
+    stopper = await sandbox.start(["python3", "-c", _STOPPER])
+    async for _ in stopper.output():
+        break
+    for _ in range(20):
+        result = await asyncio.wait_for(sandbox.execute(["true"], timeout_s=0.2), 30)
+        assert result.reason in (Reason.EXITED, Reason.TIMED_OUT, Reason.SIGNALED)
+    await stopper.kill()
+    assert await works(sandbox)
+
+
+async def test_the_warden_is_replaced(sandbox: GuestSandbox) -> None:
+    """The process that frees the guest from a stopped start is the only other one that root runs in here."""
+    for _ in range(3):
+        assert await works(sandbox)
+        assert await _as_root(sandbox, "pkill -KILL -U 0 -P 1") == 0
+    assert await works(sandbox)
+
+
+async def _as_root(sandbox: GuestSandbox, command: str) -> int:
+    docker = await asyncio.create_subprocess_exec(
+        "docker", "exec", "--user", "0", f"boatyard-{sandbox.id}", "sh", "-c", command
+    )
+    return await asyncio.wait_for(docker.wait(), 30)
