@@ -299,7 +299,7 @@ class Sandbox(FileSystem, Protocol):
         ...
 
     async def detach(self) -> None:
-        """Closes the connection; the sandbox and its commands run on."""
+        """Closes the connection; the sandbox and its commands run on, also after the `async with` it was made in."""
         ...
 
     async def destroy(self) -> None:

@@ -150,6 +150,11 @@ class _Session:
         """Its frame boundary is; nothing it sends can be understood any more."""
 
 
+_DOUBTFUL_BYTES = 4
+"""So much of a marker at the end of a read is kept until more comes, at the latest with the peer's next ping: it may
+be a newcomer's, in the middle of the holder's frame. A shorter match is likelier to be the holder's own data."""
+
+
 class SessionDecoder:
     """The guest's end of a stream that anybody may take over at any byte.
 
@@ -168,6 +173,8 @@ class SessionDecoder:
         self._stale_tags: List[int] = []
         self._tail = b""
         """The last bytes read: a marker may begin in one read and end in the next."""
+        self._n_doubtful = 0
+        """How many of the bytes read last look like the beginning of a marker, so are nobody's yet."""
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         if self.key is None:
@@ -218,6 +225,7 @@ class SessionDecoder:
     def _split(self, data: bytes) -> Tuple[bytes, Optional[bytes]]:
         """What lies before the first marker in `data`, and what after it; None if there is none."""
         keep = MARKER_BYTES - 1
+        self._n_doubtful = 0
         seam = (self._tail + data[:keep]).find(self._marker)
         if seam >= 0:
             n_begun = len(self._tail) - seam
@@ -230,11 +238,14 @@ class SessionDecoder:
             self._tail = b""
             return data[:at], data[at + MARKER_BYTES :]
         self._tail = data[-keep:] if len(data) >= keep else (self._tail + data)[-keep:]
+        at = self._tail.rfind(MAGIC[:_DOUBTFUL_BYTES])
+        if at >= 0 and self._marker.startswith(self._tail[at:]):
+            self._n_doubtful = len(self._tail) - at
         return data, None
 
     def _frames(self, session: _Session) -> Iterator[Frame]:
         """Every whole frame. `settle` may be called in between, and hand the rest of the bytes to another session."""
-        while not session.is_lost and len(session.buffer) >= HEADER.size:
+        while not session.is_lost and len(session.buffer) - self._n_doubtful >= HEADER.size:
             tag, length, channel, kind, flags, reserved = HEADER.unpack_from(session.buffer)
             if session.tag is None:
                 session.tag = tag
@@ -244,7 +255,7 @@ class SessionDecoder:
                 yield self.DESYNC_SEEN
                 return
             stop = HEADER.size + length
-            if stop > len(session.buffer):
+            if stop > len(session.buffer) - self._n_doubtful:
                 return
             payload = bytes(memoryview(session.buffer)[HEADER.size : stop])
             del session.buffer[:stop]

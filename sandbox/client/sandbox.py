@@ -18,12 +18,20 @@ class GuestSandbox(GuestFiles):
     """`destroy` is the backend's; everything else is the guest's."""
 
     def __init__(
-        self, link: Link, sandbox_id: SandboxId, *, created: bool, destroy: Callable[[], Awaitable[None]]
+        self,
+        link: Link,
+        sandbox_id: SandboxId,
+        *,
+        created: bool,
+        destroy: Callable[[], Awaitable[None]],
+        is_held: Callable[[int], Awaitable[bool]],
     ) -> None:
+        """`is_held` asks whether a sandbox that we lost touch with is still held under this epoch, by nobody newer."""
         super().__init__(link)
         self._id = sandbox_id
-        self._created = created
+        self._is_ours = created
         self._destroy = destroy
+        self._is_held = is_held
 
     @property
     def id(self) -> SandboxId:
@@ -99,11 +107,13 @@ class GuestSandbox(GuestFiles):
         self._link.acknowledge([str(request_id) for request_id in request_ids])
 
     async def detach(self) -> None:
+        self._is_ours = False
         self._link.close()
 
     async def destroy(self) -> None:
         self._link.close()
         await self._destroy()
+        self._is_ours = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -111,6 +121,11 @@ class GuestSandbox(GuestFiles):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # A sandbox that somebody took over is theirs, whoever created it.
-        taken_over = isinstance(self._link.ended, LeaseLost)
-        await (self.destroy() if self._created and not taken_over else self.detach())
+        await (self.destroy() if await self._may_destroy() else self.detach())
+
+    async def _may_destroy(self) -> bool:
+        """Whoever created it destroys it, unless they let go of it, or somebody took it over: then it is theirs."""
+        ended = self._link.ended
+        if not self._is_ours or isinstance(ended, LeaseLost):
+            return False
+        return ended is None or await self._is_held(self.welcome.epoch)

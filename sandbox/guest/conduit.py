@@ -1,6 +1,5 @@
 """Bytes in and out of one pair of descriptors, without ever blocking."""
 
-import contextlib
 import os
 from collections import deque
 from typing import Callable, Deque, List, Union
@@ -27,9 +26,9 @@ class Conduit:
         self._loop = loop
         self._in = fd_in
         self._out = fd_out
-        self._on_bytes = on_bytes
-        self._on_end = on_end
-        self._on_room = on_room
+        self._on_bytes: Callable[[bytes], None] = on_bytes
+        self._on_end: Callable[[], None] = on_end
+        self._on_room: Callable[[], None] = on_room
         # One buffer for good: a fresh one of this size is mapped and unmapped by the allocator for every read.
         self._buffer = bytearray(_READ_SIZE)
         self._view = memoryview(self._buffer)
@@ -39,6 +38,7 @@ class Conduit:
         self._outbox_bytes = 0
         self._flushing = False
         self._open = True
+        self._leaving = False
         for fd in (fd_in, fd_out):
             os.set_blocking(fd, False)
         loop.watch(fd_in, READ, self._ready)
@@ -52,7 +52,7 @@ class Conduit:
         self._outbox_bytes += sum(map(len, pieces))
         if not self._flushing and self._open:
             self._flushing = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
 
     def forget_unsent(self) -> None:
         """All but the rest of what was begun: whoever still reads must meet the next thing where it can begin."""
@@ -62,12 +62,17 @@ class Conduit:
         if kept:
             self._outbox.append(kept)
 
-    def dismiss(self, last_word: bytes) -> None:
-        """Says one more thing, if it can be said and understood without waiting, and closes."""
-        if not self._begun:
-            with contextlib.suppress(OSError):
-                os.write(self._out, last_word)
-        self.close()
+    def dismiss(self, last_word: bytes, within_s: float) -> None:
+        """Ends what was begun, says one more thing and closes; nothing is listened to any more."""
+        self._on_bytes = lambda data: None
+        self._on_end = self.close
+        self._on_room = lambda: None
+        self._leaving = True
+        self.forget_unsent()
+        self._outbox.append([last_word])
+        self._outbox_bytes += len(last_word)
+        self._loop.call_later(within_s, self.close)
+        self.flush()
 
     def close(self) -> None:
         """Lets go of both descriptors. Idempotent."""
@@ -81,7 +86,7 @@ class Conduit:
 
     def _ready(self, events: int) -> None:
         if events & WRITE:
-            self._flush()
+            self.flush()
         if events & ~WRITE and self._open:
             self._read()
 
@@ -97,7 +102,8 @@ class Conduit:
         else:
             self._on_end()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Sends what can be sent without waiting; the rest follows by itself."""
         self._flushing = False
         if not self._open:
             return
@@ -110,8 +116,12 @@ class Conduit:
             except OSError:
                 self._outbox.clear()  # nobody reads any more; the end is seen on the other side
                 self._outbox_bytes = 0
+                self._begun = False
                 break
             self._take(written)
+        if self._leaving:
+            self.close()
+            return
         self._stop_waiting()
         self._on_room()
 

@@ -12,6 +12,8 @@ from sandbox.guest.service import Config, Service
 from sandbox.guest.supervisor import Supervisor
 
 OUTPUT_DIRECTORY = "/run/boatyard/output"
+PRIVATE_DIRECTORY = "/run/boatyard/private"
+"""What the host shares with the guest alone is mounted below it."""
 _FIRST_HELLO_S = 60.0
 
 
@@ -20,6 +22,8 @@ def run(guest_hash: str) -> None:
     config = Config()
     loop = Loop()
     os.makedirs(OUTPUT_DIRECTORY, mode=0o755, exist_ok=True)
+    os.makedirs(PRIVATE_DIRECTORY, exist_ok=True)
+    os.chmod(PRIVATE_DIRECTORY, 0o700)
     store = OutputStore(OUTPUT_DIRECTORY, config.output_bytes)
     supervisor = Supervisor(loop, store)
     service = Service(supervisor, Files(["/workspace", "/home", "/tmp"]), config)

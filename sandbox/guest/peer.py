@@ -14,6 +14,8 @@ from sandbox.guest.conduit import Conduit
 from sandbox.guest.loop import Loop
 from sandbox.guest.refusal import Refusal, report
 
+_LAST_WORD_S = 10.0
+"""A former peer that reads nothing for so long is left without being told why."""
 _QUIET_S = 0.02
 _MAX_QUIET_WAITS = 100
 """What a former peer had sent may still be on its way through the engine, cut anywhere, and would fall between the
@@ -38,6 +40,7 @@ class Peer:
         self._welcome = welcome
         self._decoder = wire.SessionDecoder()
         self._tag = 0
+        self._marker = b""
         self._channels: Dict[int, Channel] = {}
         self._waiting: Set[Channel] = set()
         self._settling = False
@@ -45,6 +48,8 @@ class Peer:
         self._own_ids = ""
         self._rendezvous = Conduit(loop, fd_in, fd_out, on_bytes=self._met, on_end=loop.stop, on_room=self._room)
         self._conduit = self._rendezvous
+        self._former: Optional[Conduit] = None
+        """On its way out: it is being told that it was replaced."""
 
     # Outwards
 
@@ -85,6 +90,8 @@ class Peer:
             self._handle(frame)
         except wire.Violation:
             self.send(0, wire.DESYNC)
+        except Exception as error:  # noqa: BLE001  one frame's bug must not lose the frames behind it
+            report(error)
 
     def _handle(self, frame: wire.Frame) -> None:
         kind = frame.kind
@@ -114,9 +121,9 @@ class Peer:
 
     def _open(self, frame: wire.Frame) -> None:
         request = wire.unpack_json(frame.payload)
-        self.on_ack(request.get("ack") or [])
         channel = Channel(self, frame.channel, request)
         try:
+            self.on_ack(request.get("ack") or [])
             if len(self._channels) >= wire.MAX_CHANNELS:
                 raise Refusal("cannot_start", "too many channels are open")
             made = self.opener(self, frame.channel, request)
@@ -155,7 +162,7 @@ class Peer:
         self._decoder.settle(accepted=True)
         self.epoch = self.epoch + 1 if epoch is None else epoch
         self.last_heard = self.loop.now
-        self._replace(tag, str(hello.get("ids") or ""))
+        self._replace(marker, tag, str(hello.get("ids") or ""))
         answer = self._welcome(hello)
         answer.update(protocol=wire.PROTOCOL, epoch=self.epoch, python=list(sys.version_info[:3]))
         welcome = wire.pack_json(answer)
@@ -163,20 +170,29 @@ class Peer:
             self._conduit.send(marker)
             self.send(0, wire.WELCOME, welcome)
         else:
-            self._conduit.send(marker)  # a former peer that still listens falls silent at this
+            self._conduit.send(marker)
             self._greet(tag, welcome, -1, _MAX_QUIET_WAITS)
 
-    def _replace(self, tag: int, own_ids: str) -> None:
-        """Forgets the former peer, its channels, what was to be sent to it, and what it asked for by ids of its own."""
+    def _replace(self, marker: bytes, tag: int, own_ids: str) -> None:
+        """Forgets the former peer, its channels, what was to be sent to it, and what it asked for by ids of its own.
+
+        It is told by a marker in place of a frame: its own, twice, as it may not have got the one that greets it.
+        """
         self._drop()
         if self._own_ids:
             self.on_superseded(self._own_ids)
         self._own_ids = own_ids
         self._settling = bool(self._tag) and self._conduit is self._rendezvous
         self._tag = tag
-        if self._conduit is not self._rendezvous:
-            former, self._conduit = self._conduit, self._rendezvous
-            former.dismiss(wire.MAGIC + bytes(wire.NONCE_BYTES))
+        last_word, self._marker = self._marker * 2, marker
+        if self._conduit is self._rendezvous:
+            self._conduit.send(last_word)
+            self._conduit.flush()
+            return
+        if self._former is not None:
+            self._former.close()
+        self._former, self._conduit = self._conduit, self._rendezvous
+        self._former.dismiss(last_word, _LAST_WORD_S)
 
     def _meet(self, path: Optional[str], tag: int) -> bool:
         """Moves the session to the socket it was offered, if that can be reached from in here."""

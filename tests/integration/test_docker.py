@@ -268,7 +268,7 @@ async def test_a_state_directory_that_cannot_be_written_says_so(
     ("source", "target"),
     [
         ("/etc", "/run/boatyard"),
-        ("/etc", "/run/boatyard/host/x"),
+        ("/etc", "/run/boatyard/private/x"),
         ("/etc", "/run"),
         ("/etc", "//run/boatyard"),
         ("/etc", "/var/run/boatyard"),

@@ -13,12 +13,10 @@ from sandbox.client.sandbox import GuestSandbox
 from sandbox.errors import (
     CommandNotFound,
     InvalidArgument,
-    LeaseLost,
     NotFound,
     PermissionDenied,
     ProcessEnded,
     RequestConflict,
-    SandboxLost,
     TooLarge,
     UnknownUser,
 )
@@ -236,17 +234,6 @@ async def test_one_id_under_way_is_not_begun_again(shared_sandbox: GuestSandbox)
     assert any(not isinstance(end, BaseException) for end in ends)
     assert (await shared_sandbox.stat("twice")).size_bytes == len(data)
     await shared_sandbox.acknowledge(identity)
-
-
-async def test_a_creator_that_was_superseded_does_not_destroy_what_is_not_its_own(
-    docker_backend: DockerBackend, spec: MakeSpec
-) -> None:
-    async with await docker_backend.create(spec()) as first:
-        second = await docker_backend.connect(first.id)
-        with pytest.raises((LeaseLost, SandboxLost)):
-            await first.execute("sleep 20")
-    assert await works(second)
-    await second.destroy()
 
 
 async def test_signals_to_everything_hurt_only_their_sender(sandbox: GuestSandbox) -> None:

@@ -246,7 +246,25 @@ class DockerBackend:
             stream.stop_listening()
 
     def _sandbox(self, link: Link, sandbox_id: SandboxId, *, created: bool) -> GuestSandbox:
-        return GuestSandbox(link, sandbox_id, created=created, destroy=lambda: self.destroy(sandbox_id))
+        return GuestSandbox(
+            link,
+            sandbox_id,
+            created=created,
+            destroy=lambda: self.destroy(sandbox_id),
+            is_held=lambda epoch: self._is_held(sandbox_id, epoch),
+        )
+
+    async def _is_held(self, sandbox_id: SandboxId, epoch: int) -> bool:
+        """Whether nobody came after `epoch`; also if it is dead. One that does not answer may be somebody's."""
+        try:
+            await (await self.connect(sandbox_id, epoch=epoch)).detach()
+        except SandboxNotFound:
+            return True
+        except SandboxError:
+            with contextlib.suppress(SandboxError):
+                return not (await self._inspect(sandbox_id))["State"].get("Running")
+            return False
+        return True
 
     async def _inspect(self, sandbox_id: SandboxId) -> dict[str, Any]:
         try:

@@ -33,7 +33,7 @@ CAPABILITIES = ("SETUID", "SETGID", "KILL", "CHOWN", "DAC_OVERRIDE", "FOWNER")
 
 _UID = 1000
 _KERNELS = tuple(map(PurePosixPath, ("/proc", "/sys", "/dev")))
-_OURS = (PurePosixPath(GUEST_PATH).parent, PurePosixPath(INSIDE).parent)
+_OURS = (PurePosixPath(GUEST_PATH).parent, PurePosixPath(INSIDE).parent.parent)
 _ENGINE_SOCKETS = (Path("/var/run/docker.sock"), Path("/run/docker.sock"))
 _STATES = {
     "created": SandboxState.CREATED,

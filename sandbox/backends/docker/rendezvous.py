@@ -1,15 +1,18 @@
 """A shorter way to a guest on this machine: a socket of ours that it connects to, offered in the hello.
 
 The engine's attach stream always works and is how every session begins, but each byte of it passes through two other
-programs, and it is a broadcast. Each container sees a directory of its own, read-only, that only its guest may enter.
-For the moment of a hello there is a socket in it. If the guest can reach it (not under gVisor, not on another machine)
-the session moves there and the attach stream is closed; if not, the session stays on the attach stream.
+programs, and it is a broadcast. Each container sees a directory of its own, read-only, below one that only root may
+enter. For the moment of a hello there is a socket in it. If the guest can reach it (not under gVisor, not on another
+machine) the session moves there and the attach stream is closed; if not, the session stays on the attach stream.
 """
 
 import asyncio
 import contextlib
+import os
+import secrets
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -17,10 +20,13 @@ from sandbox.backends.docker.attach import AttachStream, Nobody
 from sandbox.client.link import Receiver
 from sandbox.types import SandboxId
 
-INSIDE = "/run/boatyard/host"
-_NAME = "meet"
+INSIDE = "/run/boatyard/private/host"
+"""The guest keeps the directory above to itself: whose this one is depends on who we are on the host."""
 _MAX_SOCKET_PATH = 107
+_STALE_S = 120.0
+"""A socket that is older belongs to a hello that is long over, and to a process that was killed in it."""
 _WRITE_BUFFER = 1 << 20
+_LAST_WORDS = 4 << 20
 
 
 class Directories:
@@ -59,7 +65,8 @@ class MeetingStream:
         self.offer: str | None = None
         """The path inside, for the hello; None where there is nothing to offer."""
         self._attach = attach
-        self._path = directory / _NAME if directory is not None else None
+        # A name of its own: two processes may say hello at once, and each must get its own answer.
+        self._path = directory / secrets.token_hex(4) if directory is not None else None
         self._server: asyncio.Server | None = None
         self._met: _Met | None = None
         self._asked = False
@@ -71,14 +78,14 @@ class MeetingStream:
         if self._path is None or len(str(self._path)) > _MAX_SOCKET_PATH or not self._path.parent.is_dir():
             return
         with contextlib.suppress(OSError):
-            self._path.unlink(missing_ok=True)
+            _remove_stale(self._path.parent)
             loop = asyncio.get_running_loop()
             # Started apart: cancelled while it starts by itself, it would be nobody's to close.
             self._server = await loop.create_unix_server(
                 lambda: _Met(self), str(self._path), backlog=1, start_serving=False
             )
             await self._server.start_serving()
-            self.offer = f"{INSIDE}/{_NAME}"
+            self.offer = f"{INSIDE}/{self._path.name}"
 
     def stop_listening(self) -> None:
         """After the hello, however it went. Idempotent."""
@@ -171,6 +178,23 @@ class _Met(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._writable.set()
-        if self._transport is not None:
-            self._transport = None
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            if exc is not None:
+                self._hear_last_words(transport.get_extra_info("socket").fileno())
             self._stream.receiver.lost(str(exc) if exc is not None else "the stream was closed")
+
+    def _hear_last_words(self, fd: int) -> None:
+        """A write that fails ends a transport before it has read what the guest said at the end: why it left us."""
+        with contextlib.suppress(OSError):
+            n_left = _LAST_WORDS
+            while n_left > 0 and (data := os.read(fd, _WRITE_BUFFER)):
+                n_left -= len(data)
+                self._received(data)
+
+
+def _remove_stale(directory: Path) -> None:
+    for path in directory.iterdir():
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < time.time() - _STALE_S:
+                path.unlink()

@@ -119,8 +119,10 @@ def test_a_refused_newcomer_leaves_the_holder_in_place() -> None:
     assert list(decoder.feed(encode([refused], OLD) + encode([mine], TAG))) == [mine]
 
 
-@pytest.mark.parametrize("cut", [0, 5, 16, 500, 1016, 1020])
-def test_a_refused_newcomer_may_come_in_the_middle_of_the_holders_frame(cut: int) -> None:
+@pytest.mark.parametrize("n_read", [0, 4, 8, 15, 16, 20, 23])
+@pytest.mark.parametrize("cut", [0, 5, 16, 500, 1000, 1016, 1020, 1033])
+def test_a_refused_newcomer_may_come_in_the_middle_of_the_holders_frame(cut: int, n_read: int) -> None:
+    """And its marker in two reads: `n_read` bytes of it end the first."""
     key = secrets.token_bytes(16)
     hello = wire.Frame(0, wire.HELLO, 0, b"{}")
     sent = [wire.Frame(2, wire.DATA, 0, b"x" * 1000), wire.Frame(2, wire.DATA, wire.END, b"y")]
@@ -129,11 +131,13 @@ def test_a_refused_newcomer_may_come_in_the_middle_of_the_holders_frame(cut: int
     decoder.settle(accepted=True)
     stream = encode(sent, TAG)
     heard: list[wire.Frame] = []
-    for frame in decoder.feed(stream[:cut] + wire.MAGIC + key + encode([hello], OLD) + stream[cut:]):
-        if frame == hello:
-            decoder.settle(accepted=False)
-        else:
-            heard.append(frame)
+    received = stream[:cut] + wire.MAGIC + key + encode([hello], OLD) + stream[cut:]
+    for read in (received[: cut + n_read], received[cut + n_read :]):
+        for frame in decoder.feed(read):
+            if frame == hello:
+                decoder.settle(accepted=False)
+            else:
+                heard.append(frame)
     assert heard == sent
 
 
