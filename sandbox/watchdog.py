@@ -2,12 +2,14 @@
 
 An engine broadcasts a container's output to everybody attached, so a peer that neither reads nor closes stalls
 whoever takes its sandbox over. A thread would not do: a stopped process stops its threads. The helper gets a copy of
-each socket and a heartbeat from the event loop; without one for a lease, or when we die, it shuts them down.
+each socket and a heartbeat from our event loop, whatever else that does; without one for a lease, or when we die, it
+shuts them down.
 """
 
 import asyncio
 import contextlib
 import itertools
+import math
 import socket
 import struct
 import subprocess
@@ -21,8 +23,9 @@ MESSAGE = struct.Struct("!cII")
 _GUARD, _RELEASE, _BEAT = b"+", b"-", b"."
 _HELPER = Path(__file__).with_name("watchdog_helper.py")
 _END_S = 2.0
+_BEATS_PER_LEASE = 4
 _RESTART_AFTER_S = 0.5
-"""A helper that cannot live is not started with every heartbeat of every link."""
+"""A helper that cannot live is not started with every heartbeat."""
 
 
 class Watchdog:
@@ -37,13 +40,16 @@ class Watchdog:
         self._guarded: dict[int, tuple[socket.socket, float]] = {}
         self._untold: dict[int, bytes] = {}
         """What the helper is still to be told, by guard: it may be behind with reading."""
+        self._pause_s = math.inf
+        """Between heartbeats: the shortest lease so far decides."""
+        self._next_beat: asyncio.TimerHandle | None = None
 
     @property
     def n_guarded(self) -> int:
         return len(self._guarded)
 
     async def guard(self, sock: socket.socket, lease_s: float) -> int:
-        """Shuts `sock` down unless `beat` is called at least once a lease. Returns a number for `release`.
+        """Shuts `sock` down when our event loop has stood still for a lease. Returns a number for `release`.
 
         Raises: OSError if no helper can be started.
         """
@@ -56,7 +62,8 @@ class Watchdog:
         number = next(self._numbers)
         self._guarded[number] = (copy, lease_s)
         self._untold[number] = _GUARD
-        self._tell()
+        self._pause_s = min(self._pause_s, lease_s / _BEATS_PER_LEASE)
+        self._beat()
         if self._pipe is None:
             try:
                 await asyncio.shield(self._ensure_helper())
@@ -70,16 +77,21 @@ class Watchdog:
         if entry is None:
             return
         entry[0].close()
-        if self._untold.pop(number, None) is None:
+        if self._untold.pop(number, None) is None and self._pipe is not None:
             self._untold[number] = _RELEASE
         self._tell()
 
-    def beat(self) -> None:
-        """Says that we are alive. Replaces, in the background, a helper that is not."""
+    def _beat(self) -> None:
+        """Says that we are alive, now and until there is nothing left to say. Replaces a helper that is not."""
         self._tell()
         self._send(_BEAT, 0)
         if self._pipe is None and self._guarded and time.monotonic() - self._started_at >= _RESTART_AFTER_S:
             self._ensure_helper()
+        if self._next_beat is not None:
+            self._next_beat.cancel()
+        self._next_beat = None
+        if self._guarded or self._untold:
+            self._next_beat = asyncio.get_running_loop().call_later(self._pause_s, self._beat)
 
     async def close(self) -> None:
         """Lets the helper go, and with it whatever it still guards."""
@@ -88,6 +100,8 @@ class Watchdog:
         for number in list(self._guarded):
             self.release(number)
         self._hang_up()
+        if self._next_beat is not None:
+            self._next_beat.cancel()
         await self._reap()
 
     def _ensure_helper(self) -> "asyncio.Task[None]":
@@ -131,6 +145,7 @@ class Watchdog:
         return True
 
     def _hang_up(self) -> None:
+        self._untold.clear()
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None

@@ -76,12 +76,11 @@ class Welcome:
 class Link:
     """Made by `connect`; over when `close` is called, the stream ends or the guest misbehaves."""
 
-    def __init__(self, stream: ByteStream, *, lease_s: float, heartbeat: Callable[[], None] | None) -> None:
+    def __init__(self, stream: ByteStream, *, lease_s: float) -> None:
         self.welcome: Welcome | None = None
         self.ended: SandboxError | None = None
         self._stream = stream
         self._lease_s = lease_s
-        self._heartbeat = heartbeat
         self._nonce = secrets.token_bytes(wire.NONCE_BYTES)
         self._tag = wire.tag_of(self._nonce)
         self._scanner: wire.MarkerScanner | None = wire.MarkerScanner(wire.MAGIC + self._nonce)
@@ -109,15 +108,14 @@ class Link:
         config: Mapping[str, Any] | None = None,
         timeout_s: float = HELLO_TIMEOUT_S,
         lease_s: float = LEASE_S,
-        heartbeat: Callable[[], None] | None = None,
         offer: str | None = None,
     ) -> "Link":
-        """Says hello. `heartbeat` is called while the event loop is alive, several times a lease; `offer` is the path
-        inside of a socket that the guest may move the session to, which the stream then follows.
+        """Says hello. `offer` is the path inside of a socket that the guest may move the session to, which the stream
+        then follows.
 
         Raises: SandboxLost (no answer in time, or the stream ended), LeaseLost (stale epoch), SandboxBroken.
         """
-        link = cls(stream, lease_s=lease_s, heartbeat=heartbeat)
+        link = cls(stream, lease_s=lease_s)
         try:
             await link._hello(key, epoch, config, offer, timeout_s)
         except BaseException:
@@ -302,8 +300,6 @@ class Link:
     async def _keep_alive(self) -> None:
         interval_s = self._lease_s / 4
         while self.ended is None:
-            if self._heartbeat is not None:
-                self._heartbeat()
             silent_s = time.monotonic() - self._heard_at
             if silent_s > self._lease_s + HELLO_TIMEOUT_S:
                 self._end(SandboxLost(f"the sandbox has not answered for {silent_s:.0f} s"))

@@ -205,7 +205,7 @@ async def half_uploader(sandbox_id: str, path: str) -> None:
         key = bytes.fromhex((await backend.engine.inspect_container(name))["Config"]["Labels"][container.KEY])
         watchdog = Watchdog()
         stream = Spied(await AttachStream.open(backend.engine.host, name, watchdog=watchdog, lease_s=LEASE_S))
-        link = await Link.connect(stream, key=key, lease_s=LEASE_S, heartbeat=watchdog.beat)
+        link = await Link.connect(stream, key=key, lease_s=LEASE_S)
         async with link.open("write", {"path": path, "id": "half", "atomic": True, "large": True}) as channel:
             await channel.send(b"x" * wire.HOST_CREDIT)
             frame = wire.frame(stream.tag, channel.number, wire.DATA, b"y" * 1000)

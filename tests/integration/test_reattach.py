@@ -7,9 +7,11 @@ import tarfile
 import time
 from collections.abc import AsyncGenerator, Callable
 
+import anyio
 import pytest
 
 from sandbox.backends.docker import DockerBackend
+from sandbox.backends.docker.container import name_of
 from sandbox.client.sandbox import GuestSandbox
 from sandbox.errors import (
     EditNotFound,
@@ -291,6 +293,21 @@ async def test_unnamed_requests_of_lost_holders_use_nothing_up(backend: DockerBa
 
 
 # Leases
+
+
+@within(40)
+async def test_a_guest_that_stands_still_for_longer_than_a_lease_is_waited_for(
+    backend: DockerBackend, sandbox: GuestSandbox
+) -> None:
+    """Who waits for it is alive, so nobody closes the stream in its place."""
+    await anyio.run_process(["docker", "kill", "--signal=STOP", name_of(sandbox.id)])
+    connecting = asyncio.create_task(backend.connect(sandbox.id))
+    try:
+        await asyncio.wait([connecting], timeout=LEASE_S * 1.5)
+    finally:
+        await anyio.run_process(["docker", "kill", "--signal=CONT", name_of(sandbox.id)])
+    async with await connecting as successor:
+        assert (await successor.execute("echo well")).stdout.head == b"well\n"
 
 
 @within(20)

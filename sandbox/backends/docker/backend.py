@@ -239,7 +239,6 @@ class DockerBackend:
                 config=config,
                 timeout_s=timeout_s,
                 lease_s=self._lease_s,
-                heartbeat=self.watchdog.beat,
                 offer=stream.offer,
             )
         finally:

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -68,11 +68,23 @@ def holds(pid: int, sock: socket.socket) -> bool:
     return False
 
 
-async def helper_besides(former: int, watchdog: Watchdog) -> int:
-    """Beats until there is another one than `former`, and only that."""
+def ends_while_we_stand_still(sock: socket.socket) -> bool:
+    """Waits for its end without giving our event loop a turn, as an owner that hangs."""
+    sock.settimeout(10)
+    return sock.recv(1) == b""
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """What another process does is no event here."""
+    async with asyncio.timeout(10):
+        while not is_so():  # noqa: ASYNC110  see above
+            await asyncio.sleep(0.02)
+
+
+async def helper_besides(former: int) -> int:
+    """When there is another one than `former`, and only that."""
     async with asyncio.timeout(10):
         while True:
-            watchdog.beat()
             match helpers():
                 case [pid] if pid != former:
                     return pid
@@ -84,16 +96,18 @@ async def test_a_quiet_owner_loses_its_socket(watchdog: Watchdog) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         await watchdog.guard(ours, 0.2)
-        assert await ends(theirs, 10)
+        assert ends_while_we_stand_still(theirs)
 
 
-async def test_an_owner_that_beats_keeps_it(watchdog: Watchdog) -> None:
+async def test_an_owner_whose_loop_runs_keeps_it_for_many_leases(watchdog: Watchdog) -> None:
+    """Also where a longer lease came first, and where nothing is said to anybody meanwhile."""
+    long, far = socket.socketpair()
     ours, theirs = socket.socketpair()
-    with ours, theirs:
-        await watchdog.guard(ours, 2.0)
-        for _ in range(30):
-            watchdog.beat()
-            assert not await ends(theirs, 0.1)
+    with long, far, ours, theirs:
+        await watchdog.guard(long, 600.0)
+        await watchdog.guard(ours, 1.0)
+        assert not await ends(theirs, 4.0)
+        assert not await ends(far, 0)
 
 
 async def test_a_released_socket_is_left_alone(watchdog: Watchdog) -> None:
@@ -103,7 +117,7 @@ async def test_a_released_socket_is_left_alone(watchdog: Watchdog) -> None:
         other, far = socket.socketpair()
         with other, far:
             await watchdog.guard(other, 0.2)
-            assert await ends(far, 10)
+            assert ends_while_we_stand_still(far)
         ours.send(b"x")
         assert theirs.recv(1) == b"x"
 
@@ -139,9 +153,9 @@ async def test_a_killed_helper_is_reaped_and_another_guards_everything(watchdog:
         await watchdog.guard(other, 0.5)
         (former,) = helpers()
         os.kill(former, signal.SIGKILL)
-        await helper_besides(former, watchdog)
-        assert await ends(far, 10)
-        assert await ends(theirs, 10)
+        await helper_besides(former)
+        assert ends_while_we_stand_still(far)
+        assert ends_while_we_stand_still(theirs)
 
 
 async def test_a_helper_that_was_killed_is_not_missed_by_the_next_guard(watchdog: Watchdog) -> None:
@@ -154,7 +168,7 @@ async def test_a_helper_that_was_killed_is_not_missed_by_the_next_guard(watchdog
         await asyncio.to_thread(os.waitid, os.P_PID, former, os.WEXITED | os.WNOWAIT)
         await watchdog.guard(ours, 0.2)
         assert helpers() != [former]
-        assert await ends(theirs, 10)
+        assert ends_while_we_stand_still(theirs)
 
 
 async def test_what_a_busy_helper_could_not_be_told_it_is_told_later(watchdog: Watchdog) -> None:
@@ -165,19 +179,33 @@ async def test_what_a_busy_helper_could_not_be_told_it_is_told_later(watchdog: W
         released = await watchdog.guard(first, 60.0)
         (helper,) = helpers()
         os.kill(helper, signal.SIGSTOP)
-        for _ in range(2000):
-            watchdog.beat()
+        for _ in range(1000):  # more than its pipe holds
+            watchdog.release(await watchdog.guard(kept, 60.0))
         await watchdog.guard(ours, 1.0)
         watchdog.release(released)
         watchdog.release(await watchdog.guard(kept, 0.5))
         os.kill(helper, signal.SIGCONT)
-        async with asyncio.timeout(10):
-            while not holds(helper, ours) or holds(helper, first):
-                watchdog.beat()
-                await asyncio.sleep(0.02)
-        assert await ends(theirs, 10)
+        await until(lambda: holds(helper, ours) and not holds(helper, first) and not holds(helper, kept))
+        assert ends_while_we_stand_still(theirs)
         kept.send(b"x")
         assert distant.recv(1) == b"x"
+
+
+async def test_a_busy_helper_is_told_of_the_last_release_too(watchdog: Watchdog) -> None:
+    """Nothing is guarded any more then, yet it would shut a socket that is no longer its business."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        number = await watchdog.guard(ours, 5.0)
+        (helper,) = helpers()
+        await until(lambda: holds(helper, ours))
+        os.kill(helper, signal.SIGSTOP)
+        for _ in range(1000):
+            watchdog.release(await watchdog.guard(ours, 60.0))
+        watchdog.release(number)
+        os.kill(helper, signal.SIGCONT)
+        await until(lambda: not holds(helper, ours))
+        ours.send(b"x")
+        assert theirs.recv(1) == b"x"
 
 
 async def test_a_guard_that_is_given_up_leaves_nothing(watchdog: Watchdog) -> None:
