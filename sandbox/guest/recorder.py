@@ -62,6 +62,7 @@ class Recorder:
         self._memory = bytearray()
         self._fd = -1
         self._in_file = 0
+        """What the file holds and the store counts, whether we still have it open or not."""
         self._ring = bytearray()
 
     def append(self, data: bytes, *, trim: bool = True) -> None:
@@ -88,7 +89,7 @@ class Recorder:
         """Up to `limit` bytes from `offset`, or from the first recorded byte after it: (where, what)."""
         if offset < len(self._memory):
             return offset, bytes(self._memory[offset : offset + limit])
-        if offset < self._in_file:
+        if self._fd >= 0 and offset < self._in_file:
             return offset, os.pread(self._fd, min(limit, self._in_file - offset), offset)
         start = self.total - len(self._ring)
         offset = max(offset, start)

@@ -1,5 +1,6 @@
 """All commands of this sandbox: children by pid, sweeps, and what is remembered of the dead."""
 
+import contextlib
 import os
 from typing import Callable, Dict, List, Optional, Set, Tuple
 
@@ -19,15 +20,27 @@ _SWEEP_RETRY_S = 0.05
 
 
 class _Kill:
-    """A sweep for one mark: over after two clean scans in a row."""
+    """A sweep for one mark: over after two clean scans in a row, or when it has taken too long."""
 
     def __init__(self, mark: int, begun: float, done: Callable[[int, int], None]) -> None:
         self.mark = mark
-        self.begun = begun
-        self.done = done
         self.n_clean = 0
-        self.killed: Set[int] = set()
-        self.left: Set[int] = set()
+        self._begun = begun
+        self._done = done
+        self._killed: Set[int] = set()
+        self._n_left = 1
+        """Until a scan finds nothing, something may be alive."""
+
+    def scanned(self, pids: Set[int]) -> None:
+        self._killed |= pids
+        self._n_left = len(pids)
+        self.n_clean = 0 if pids else self.n_clean + 1
+
+    def is_over(self, now: float) -> bool:
+        return self.n_clean >= 2 or now - self._begun > _SWEEP_LIMIT_S
+
+    def report(self) -> None:
+        self._done(len(self._killed), self._n_left)
 
 
 class Supervisor:
@@ -42,6 +55,7 @@ class Supervisor:
         self._children: Dict[int, Callable[[int], None]] = {}
         self._kills: List[_Kill] = []
         self._next_mark = accounts.MARK_BASE
+        sweep.reserve()
         loop.on_child_exit = self._child_exited
 
     # Children
@@ -113,20 +127,27 @@ class Supervisor:
         if not process.listening:
             process.forget()
         if len(self.forgotten) >= _MANY_FORGOTTEN:
-            self.prune()
+            with contextlib.suppress(OSError):
+                self.prune()
 
     def prune(self) -> Dict[int, int]:
-        """Drops what left nothing alive; returns how much of everything else is."""
+        """Drops what left nothing alive and is not being read; returns how much of everything else is.
+
+        Raises: OSError if nobody can look just now; all is as before then.
+        """
         running = [p.mark for p in self.processes.values()]
         counts = sweep.alive([*self.forgotten, *running])
-        for mark in [mark for mark in self.forgotten if not counts[mark]]:
-            self.forgotten.pop(mark).forget()
+        for mark, process in list(self.forgotten.items()):
+            if not counts[mark] and not process.is_watched:
+                del self.forgotten[mark]
+                process.forget()
         return counts
 
     def find(self, process_id: str) -> Process:
         process = self.processes.get(process_id)
         if process is None:
-            self.prune()
+            with contextlib.suppress(OSError):
+                self.prune()
             process = next((p for p in self.forgotten.values() if p.id == process_id), None)
         if process is None:
             raise Refusal("process_not_found", f"there is no process {process_id!r}, or its result was acknowledged")
@@ -137,30 +158,27 @@ class Supervisor:
     def kill_mark(self, mark: int, done: Callable[[int, int], None]) -> None:
         self._kills.append(_Kill(mark, self.loop.now, done))
         if len(self._kills) == 1:
-            self._sweep()
+            self.loop.call_soon(self._sweep)
 
     def _sweep(self) -> None:
+        """One scan for all kills. Whatever goes wrong, another one follows while there are any."""
+        kills = list(self._kills)
+        pause_s = _SWEEP_RETRY_S
         try:
-            killed = sweep.kill_pass({kill.mark for kill in self._kills}, spare=set(self._children))
-        except OSError:
-            self.loop.call_later(_SWEEP_RETRY_S, self._sweep)  # not even /proc could be read: that is no clean scan
-            return
-        self.loop.reap()
-        unmarked = killed.get(0, set())
-        over: List[_Kill] = []
-        for kill in self._kills:
-            pids = killed.get(kill.mark, set()) | unmarked
-            kill.killed |= pids
-            kill.left = pids
-            kill.n_clean = 0 if pids else kill.n_clean + 1
-            if kill.n_clean >= 2 or self.loop.now - kill.begun > _SWEEP_LIMIT_S:
-                over.append(kill)
-        self._kills = [kill for kill in self._kills if kill not in over]
-        for kill in over:
-            kill.done(len(kill.killed), len(kill.left))
-        if self._kills:
-            pause = 0.0 if all(kill.n_clean for kill in self._kills) else _SWEEP_PAUSE_S
-            self.loop.call_later(pause, self._sweep)
+            # A scan that failed is no clean one: not even /proc could be read.
+            with contextlib.suppress(OSError):
+                killed = sweep.kill_pass({kill.mark for kill in kills}, spare=set(self._children))
+                for kill in kills:
+                    kill.scanned(killed.get(kill.mark, set()) | killed.get(0, set()))
+                pause_s = 0.0 if all(kill.n_clean for kill in kills) else _SWEEP_PAUSE_S
+                self.loop.reap()
+        finally:
+            over = [kill for kill in self._kills if kill.is_over(self.loop.now)]
+            self._kills = [kill for kill in self._kills if kill not in over]
+            for kill in over:
+                self.loop.call_soon(kill.report)
+            if self._kills:
+                self.loop.call_later(pause_s, self._sweep)
 
     def close(self) -> None:
         """The end of the sandbox: as PID 1 everything goes with us; as a plain child, kill what we started."""

@@ -24,6 +24,13 @@ _reserve: List[int] = []
 """Descriptors kept back, so that a scan can be made when a command's files have used up all others."""
 
 
+def reserve() -> None:
+    """Keeps descriptors back. To be called before any command can use them up."""
+    with contextlib.suppress(OSError):
+        while len(_reserve) < _N_RESERVED:
+            _reserve.append(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
+
+
 def scan() -> List[Seen]:
     """Every live process but us. The dead that wait to be reaped are left out: they run nothing."""
     while _reserve:
@@ -31,9 +38,7 @@ def scan() -> List[Seen]:
     try:
         return _scan()
     finally:
-        with contextlib.suppress(OSError):
-            while len(_reserve) < _N_RESERVED:
-                _reserve.append(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
+        reserve()
 
 
 def _scan() -> List[Seen]:

@@ -323,3 +323,33 @@ async def test_two_readers_of_one_command_each_get_everything(shared_sandbox: Gu
     assert [task.result() for task in reading] == [expected(4)] * 2
     await process.detach()
     await again.detach()
+
+
+@within(30)
+@pytest.mark.parametrize("n_bytes", [1000, 100_000])
+async def test_attaching_to_what_was_forgotten_but_for_its_children_tells_the_end(
+    sandbox: GuestSandbox, n_bytes: int
+) -> None:
+    """Its output may be gone from the record, and then it is named as a gap; a late reader meets no error."""
+    process = await sandbox.start(f"head -c {n_bytes} /dev/zero; setsid sleep 50 >/dev/null 2>&1 </dev/null & exit 7")
+    assert (await process.wait()).stdout.total_bytes == n_bytes
+    again = await sandbox.attach(process.id)
+    result = await again.wait()
+    assert (result.exit_code, result.stdout.total_bytes) == (7, n_bytes)
+    assert sum([len(chunk.data) + chunk.skipped_bytes async for chunk in again.output()]) == n_bytes
+    assert await process.kill() == 1
+
+
+@within(30)
+async def test_reader_of_a_forgotten_command_gets_everything_though_its_last_child_dies(sandbox: GuestSandbox) -> None:
+    """A child that holds the pipe keeps the record; whoever reads it by then reads it to the end."""
+    process = await sandbox.start(f"head -c {3 * MIB} /dev/zero; sleep 50 &")
+    await process.wait()
+    output = (await sandbox.attach(process.id)).output()
+    n_bytes = len((await anext(output)).data)
+    assert await process.kill() == 1
+    await sandbox.processes()
+    async for chunk in output:
+        assert not chunk.skipped_bytes
+        n_bytes += len(chunk.data)
+    assert n_bytes == 3 * MIB

@@ -75,6 +75,17 @@ def test_a_running_command_keeps_its_file_and_the_newcomer_is_cut(tmp_path: Path
     assert third.read(0, 10) == (0, b"y" * 10)
 
 
+def test_what_was_released_is_recorded_nowhere_but_its_file_stays_and_counts(tmp_path: Path) -> None:
+    store = OutputStore(str(tmp_path), 100_000)
+    released, other = Recorder(store, "released"), Recorder(store, "other")
+    released.append(b"x" * 50_000)
+    released.release()
+    assert released.read(0, 10) == (50_000, b"")
+    assert (tmp_path / "released").stat().st_size == 50_000
+    other.append(b"y" * 50_000)
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
 @given(st.lists(st.integers(1, 3 * IN_MEMORY), max_size=12))
 def test_everything_is_there_while_it_fits(sizes: list[int]) -> None:
     store = OutputStore("/nonexistent", 1 << 30)
