@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import os
 import re
 import secrets
 import tempfile
@@ -33,6 +34,7 @@ from sandbox.errors import (
     UnknownUser,
     UserNotAllowed,
 )
+from sandbox.state import state_dir
 from sandbox.types import GIB, MIB, Limits, SandboxId, SandboxSpec, SandboxState
 from tests.conftest import RUN, RUN_LABEL
 
@@ -292,10 +294,31 @@ async def test_a_mount_that_would_show_the_engine_is_refused(
     docker_backend: DockerBackend, spec: MakeSpec, tmp_path: Path
 ) -> None:
     socket = Path(docker_backend.engine.host.removeprefix("unix://"))
+    data = await docker_backend.engine.data_directory()
     (tmp_path / "link").symlink_to(socket.resolve())
-    for source in ("/var/run/docker.sock", socket, socket.resolve().parent, tmp_path / "link", "/"):
+    for source in ("/var/run/docker.sock", socket, socket.resolve().parent, tmp_path / "link", data, "/"):
         with pytest.raises(CannotCreate, match="engine"):
             await docker_backend.create(spec(mounts=[{"source": source, "target": "/x"}]))
+
+
+async def test_a_mount_that_would_show_our_own_state_is_refused(
+    docker_backend: DockerBackend, spec: MakeSpec, tmp_path: Path
+) -> None:
+    state = state_dir(os.environ, uid=os.getuid())
+    (tmp_path / "link").symlink_to(state)
+    for source in (state, state.parent, state / "guest", state / "meet", tmp_path / "link" / "guest"):
+        with pytest.raises(CannotCreate, match=re.escape(f"{source} cannot be mounted")):
+            await docker_backend.create(spec(mounts=[{"source": source, "target": "/x"}]))
+
+
+async def test_what_a_link_led_to_when_it_was_checked_is_what_is_mounted(
+    docker_backend: DockerBackend, spec: MakeSpec, tmp_path: Path
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    async with await docker_backend.create(spec(mounts=[{"source": tmp_path / "link", "target": "/x"}])) as sandbox:
+        mounts = (await inspect(sandbox.id))["HostConfig"]["Mounts"]
+        assert [m["Source"] for m in mounts if m["Target"] == "/x"] == [str((tmp_path / "real").resolve())]
 
 
 async def test_a_mount_can_be_the_workspace(docker_backend: DockerBackend, spec: MakeSpec, tmp_path: Path) -> None:

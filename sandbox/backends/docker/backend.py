@@ -6,7 +6,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,7 +29,7 @@ from sandbox.errors import (
     SandboxNotFound,
 )
 from sandbox.state import state_dir
-from sandbox.types import SandboxId, SandboxInfo, SandboxSpec
+from sandbox.types import Mount, SandboxId, SandboxInfo, SandboxSpec
 from sandbox.watchdog import Watchdog
 
 _START_TIMEOUT_S = 60.0
@@ -66,8 +66,7 @@ class DockerBackend:
         self._meetings = Directories(self._state / "meet")
         self._is_local = engine.host.startswith("unix:")
         self._meets = self._is_local and meet
-        sockets = [Path(urlsplit(engine.host).path)] if self._is_local else []
-        self._hidden = [self._state / "meet", *sockets]
+        self._hidden: dict[Path, str] = {}
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -92,7 +91,7 @@ class DockerBackend:
     async def create(self, spec: SandboxSpec) -> GuestSandbox:
         """Raises: EngineUnavailable, ImageNotFound, ImageUnsuitable, CannotCreate."""
         if spec.mounts:
-            await asyncio.to_thread(container.check_mounts, spec.mounts, hidden=self._hidden)
+            spec = spec.model_copy(update={"mounts": await self._checked(spec.mounts)})
         image = await self._image(spec.image)
         guest = await self._guest()
         sandbox_id = SandboxId(secrets.token_hex(8))
@@ -156,6 +155,15 @@ class DockerBackend:
         await self.watchdog.close()
 
     # How a container comes to life
+
+    async def _checked(self, mounts: Sequence[Mount]) -> tuple[Mount, ...]:
+        if not self._hidden:
+            hidden = {await self.engine.data_directory(): container.ENGINE_DATA}
+            if self._is_local:
+                hidden[Path(urlsplit(self.engine.host).path)] = container.ENGINE_SOCKET
+                hidden[self._state] = "the way into every sandbox is there"
+            self._hidden = hidden
+        return await asyncio.to_thread(container.checked_mounts, mounts, hidden=self._hidden, is_local=self._is_local)
 
     async def _image(self, reference: str) -> ImageId:
         cached = self._images.get(reference)

@@ -1,5 +1,6 @@
 """What a sandbox's container is made of: the engine's configuration for a spec, and back from its labels."""
 
+import os
 from collections.abc import Mapping, Sequence, Set
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -34,7 +35,14 @@ CAPABILITIES = ("SETUID", "SETGID", "KILL", "CHOWN", "DAC_OVERRIDE", "FOWNER")
 _UID = 1000
 _KERNELS = tuple(map(PurePosixPath, ("/proc", "/sys", "/dev")))
 _OURS = (PurePosixPath(GUEST_PATH).parent, PurePosixPath(INSIDE).parent.parent)
-_ENGINE_SOCKETS = (Path("/var/run/docker.sock"), Path("/run/docker.sock"))
+ENGINE_SOCKET = "whoever reaches the engine has this machine"
+ENGINE_DATA = "the engine keeps every container's files and keys there"
+_SECRETS: Mapping[Path, str] = {
+    **{Path(run, "docker.sock"): ENGINE_SOCKET for run in ("/run", "/var/run")},
+    **{Path(run, name): ENGINE_DATA for run in ("/run", "/var/run", "/var/lib") for name in ("docker", "containerd")},
+    Path("/proc"): "through it every file of this machine can be reached",
+}
+"""What no sandbox may see of an engine in its usual places, and why."""
 _STATES = {
     "created": SandboxState.CREATED,
     "running": SandboxState.RUNNING,
@@ -56,26 +64,36 @@ def label_filter(wanted: Mapping[str, str]) -> list[str]:
     return [f"{MARK}=1", *(f"{USER_PREFIX}{name}={value}" for name, value in wanted.items())]
 
 
-def check_mounts(mounts: Sequence[Mount], *, hidden: Sequence[Path]) -> None:
-    """Asks the file system where symlinks lead. `hidden` is what no sandbox may see, besides the engine's usual socket.
+def checked_mounts(mounts: Sequence[Mount], *, hidden: Mapping[Path, str], is_local: bool) -> tuple[Mount, ...]:
+    """The mounts by the real path of their sources, so that what was checked is what the engine is told to mount.
 
-    Raises: CannotCreate for one that would hide the guest, change what the kernel shows, or show what is hidden.
+    `hidden` is what no sandbox may see besides an engine in its usual places, and why. Asks the file system where
+    symlinks lead, unless the engine is on another machine: there a path is judged as it is spelled.
+
+    Raises: CannotCreate for one that would hide the guest, change what the kernel shows, show what is hidden, or
+        whose source cannot be followed.
     """
-    secret = {path.resolve() for path in (*_ENGINE_SOCKETS, *hidden)}
-    for mount in mounts:
-        target = _real(mount.target)
-        if any(target.is_relative_to(path) for path in _KERNELS):
-            raise CannotCreate(f"nothing can be mounted on {mount.target}: it belongs to the kernel")
-        if any(target.is_relative_to(path) or path.is_relative_to(target) for path in _OURS):
-            raise CannotCreate(
-                f"a mount on {mount.target} would hide what the sandbox itself needs; choose another path"
-            )
-        for source in {mount.source, mount.source.resolve()}:
-            for path in secret:
-                if source.is_relative_to(path) or path.is_relative_to(source):
-                    raise CannotCreate(
-                        f"mounting {mount.source} would show {path} to the sandbox, and with it the engine"
-                    )
+    secrets = {**_SECRETS, **hidden}
+    if is_local:
+        secrets.update({Path(os.path.realpath(path)): why for path, why in secrets.items()})
+    return tuple(_checked(mount, secrets, is_local=is_local) for mount in mounts)
+
+
+def _checked(mount: Mount, secrets: Mapping[Path, str], *, is_local: bool) -> Mount:
+    target = _real(mount.target)
+    if any(target.is_relative_to(path) for path in _KERNELS):
+        raise CannotCreate(f"nothing can be mounted on {mount.target}: it belongs to the kernel")
+    if any(target.is_relative_to(path) or path.is_relative_to(target) for path in _OURS):
+        raise CannotCreate(f"a mount on {mount.target} would hide what the sandbox itself needs; choose another path")
+    try:
+        # Strictly: what we may not look into could be a link, and the engine would follow it.
+        source = Path(os.path.realpath(mount.source, strict=True) if is_local else os.path.normpath(mount.source))
+    except OSError as error:
+        raise CannotCreate(f"{mount.source} cannot be mounted: {error.strerror}") from error
+    for path, why in secrets.items():
+        if source.is_relative_to(path) or path.is_relative_to(source):
+            raise CannotCreate(f"{mount.source} cannot be mounted: it would show {path} to the sandbox, and {why}")
+    return mount.model_copy(update={"source": source})
 
 
 def _real(target: PurePosixPath) -> PurePosixPath:

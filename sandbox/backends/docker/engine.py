@@ -137,6 +137,14 @@ class Engine:
                 client.close()
             self._clients.clear()
 
+    async def data_directory(self) -> Path:
+        """Where the engine keeps images and containers, on its own machine."""
+
+        def get(client: DockerClient) -> Path:
+            return Path(str(client.info()["DockerRootDir"]))
+
+        return await self.call(get, doing="ask the engine where its data is")
+
     # Images
 
     async def image(self, reference: str) -> EngineImage | None:
