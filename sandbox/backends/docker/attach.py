@@ -87,7 +87,14 @@ class AttachStream(asyncio.Protocol):
     async def _put_under(self, watchdog: Watchdog, lease_s: float) -> None:
         if self._transport is None:
             return
-        self._guard = (watchdog, await watchdog.guard(self._transport.get_extra_info("socket"), lease_s))
+        try:
+            number = await watchdog.guard(self._transport.get_extra_info("socket"), lease_s)
+        except OSError as error:
+            raise EngineError(
+                f"the process that watches over the connection cannot be started ({error.strerror or error}); free"
+                " processes, memory or file descriptors on this machine, then try again"
+            ) from error
+        self._guard = (watchdog, number)
         if self._closed:  # meanwhile, and it could not be released
             self._release()
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import struct
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 
@@ -160,6 +161,21 @@ async def test_a_refused_attach_is_an_error_and_leaves_nothing(
     engine.serve = says_and_leaves(answer)
     with pytest.raises(error):
         await attach(engine, watchdog)
+    await settled(engine)
+
+
+async def test_a_watchdog_that_cannot_start_is_not_mistaken_for_a_missing_engine(
+    engine: FakeEngine, watchdog: Watchdog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(UPGRADED)
+        await reader.read()
+
+    engine.serve = serve
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(EngineError, match=r"cannot be started \(No such file") as caught:
+        await attach(engine, watchdog)
+    assert not isinstance(caught.value, EngineUnavailable)
     await settled(engine)
 
 
