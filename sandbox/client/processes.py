@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from sandbox import arguments, wire
+from sandbox.cancellation import to_its_end
 from sandbox.client.channel import Channel, Item
 from sandbox.client.files import digest
 from sandbox.client.link import WINDOW, Link, Urgency
 from sandbox.client.parse import Lines, believed, exec_result, process_info
-from sandbox.errors import InvalidArgument, ProcessEnded, ProcessNotFound, SandboxBroken
+from sandbox.errors import InvalidArgument, ProcessEnded, ProcessNotFound, SandboxBroken, SandboxError
 from sandbox.paths import resolve
 from sandbox.protocol import Command, PathLike
 from sandbox.types import ExecResult, ProcessId, ProcessInfo, RequestId, Stream, TerminalSize
@@ -247,15 +248,12 @@ async def execute(
 
 
 async def kill_cancelled(link: Link, process_id: ProcessId) -> None:
-    """Bounded, and not to be cancelled a second time: when it returns, the command is gone or the sandbox is."""
-    killing = asyncio.create_task(kill(link, process_id))
-    with contextlib.suppress(Exception):
-        async with asyncio.timeout(_KILL_TIMEOUT_S):
-            while not killing.done():
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.shield(killing)
-    if not killing.done():
-        killing.cancel()
+    """Not to be cancelled a second time: when it returns, the command is gone, or the sandbox is, or the time is up.
+
+    For use in an `except CancelledError` that raises it again, so that those which came meanwhile are not lost.
+    """
+    with contextlib.suppress(SandboxError, asyncio.CancelledError):
+        await to_its_end(kill(link, process_id))
 
 
 async def kill(link: Link, process_id: ProcessId) -> int:

@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 from sandbox import guest_archive
 from sandbox.backends.docker import container, images
 from sandbox.backends.docker.attach import AttachStream
-from sandbox.backends.docker.engine import Engine, ImageId, to_its_end
+from sandbox.backends.docker.engine import Engine, ImageId
 from sandbox.backends.docker.rendezvous import Directories, MeetingStream
+from sandbox.cancellation import to_its_end
 from sandbox.client.link import HELLO_TIMEOUT_S, LEASE_S, Link
 from sandbox.client.sandbox import GuestSandbox
 from sandbox.errors import (

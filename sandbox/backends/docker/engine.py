@@ -8,12 +8,11 @@ what to create.
 # types-docker leaves half of the low-level API without annotations; what comes back is cast to what the API documents.
 # pyright: reportUnknownMemberType=false
 
-import asyncio
 import contextlib
 import os
 import socket
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +27,7 @@ import docker.errors
 import docker.types
 from docker import DockerClient
 
+from sandbox.cancellation import to_its_end
 from sandbox.errors import EngineError, EngineUnavailable, ImageNotFound, SandboxError, SandboxNotFound
 
 T = TypeVar("T")
@@ -339,23 +339,6 @@ class Engine:
         await self.call(
             lambda client: client.api.wait(container, condition="removed"), doing=f"wait for the end of {container}"
         )
-
-
-async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Awaits `work`, which must bound its own time, to its end however often we are cancelled; then that is raised."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    with anyio.CancelScope(shield=True):
-        while not task.done():
-            try:
-                await asyncio.wait([task])
-            except asyncio.CancelledError as error:
-                cancelled = error
-    if cancelled is None:
-        return task.result()
-    if not task.cancelled():
-        task.exception()  # nobody will ask for it any more
-    raise cancelled
 
 
 @contextlib.contextmanager

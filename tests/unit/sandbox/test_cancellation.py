@@ -1,4 +1,4 @@
-"""What the engine's calls promise to a caller that is cancelled."""
+"""Work goes to its end though its caller is cancelled, and the caller learns of both."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from sandbox.backends.docker.engine import to_its_end
+from sandbox.cancellation import to_its_end
 
 
 async def test_work_goes_to_its_end_however_often_it_is_cancelled() -> None:
