@@ -260,10 +260,13 @@ async def test_a_state_directory_that_cannot_be_written_says_so(
     async with await docker_backend.create(spec()) as sandbox:
         digest = (await inspect(sandbox.id))["Image"]
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("BOATYARD_STATE_DIR", str(tmp_path / "file"))
-    async with DockerBackend.open() as backend:
-        with pytest.raises(CannotCreate, match="file"):
-            await backend.create(spec(image=digest))
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half/meet").write_text("")
+    for state in (tmp_path / "file", tmp_path / "half"):
+        monkeypatch.setenv("BOATYARD_STATE_DIR", str(state))
+        async with DockerBackend.open() as backend:
+            with pytest.raises(CannotCreate, match=rf"{state}.*; set BOATYARD_STATE_DIR"):
+                await backend.create(spec(image=digest))
 
 
 @pytest.mark.parametrize(

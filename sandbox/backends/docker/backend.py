@@ -99,7 +99,7 @@ class DockerBackend:
         key = secrets.token_bytes(16)
         labels = container.labels(sandbox_id, spec, key=key, digest=image, guest_hash=guest.hash)
         try:
-            meeting = str(self._meetings.make(sandbox_id)) if self._meets else None
+            meeting = await self._meeting(sandbox_id) if self._meets else None
             body = container.config(spec, image=image, guest=guest.path, meeting=meeting, container_labels=labels)
             await self._create_container(sandbox_id, body)
             link = await self._first_link(sandbox_id, spec, key)
@@ -187,7 +187,20 @@ class DockerBackend:
         try:
             return await asyncio.shield(self._prepare_guest())
         except OSError as error:
-            raise CannotCreate(f"the guest's archive cannot be written to {self._state}: {error.strerror}") from error
+            raise self._unwritable("the guest's archive", error) from error
+
+    async def _meeting(self, sandbox_id: SandboxId) -> str:
+        try:
+            # To its end: made by a thread that nobody waits for, it would come after all has been undone.
+            return str(await to_its_end(asyncio.to_thread(self._meetings.make, sandbox_id)))
+        except OSError as error:
+            raise self._unwritable("the directory of the sandbox's socket", error) from error
+
+    def _unwritable(self, what: str, error: OSError) -> CannotCreate:
+        return CannotCreate(
+            f"{what} cannot be written to {self._state} ({error.strerror or error}); set BOATYARD_STATE_DIR to a"
+            " directory that this user can write to"
+        )
 
     async def _create_container(self, sandbox_id: SandboxId, body: dict[str, Any]) -> None:
         try:
@@ -295,7 +308,8 @@ class DockerBackend:
         """Removes what sandboxes left on this machine that ended without us."""
         began = time.time()
         alive = [info.id for info in await self.list()]
-        await asyncio.to_thread(self._meetings.remove_all_but, alive, older_than=began - _TIDY_AFTER_S)
+        with contextlib.suppress(OSError):  # what cannot be looked into stays; `create` says so if it matters
+            await asyncio.to_thread(self._meetings.remove_all_but, alive, older_than=began - _TIDY_AFTER_S)
 
     async def _undo(self, sandbox_id: SandboxId) -> None:
         with contextlib.suppress(SandboxError, TimeoutError):
