@@ -34,7 +34,8 @@ def reserve() -> None:
 def scan() -> List[Seen]:
     """Every live process but us. The dead that wait to be reaped are left out: they run nothing."""
     while _reserve:
-        os.close(_reserve.pop())
+        with contextlib.suppress(OSError):  # a child of ours that closed everything has but copies of the numbers
+            os.close(_reserve.pop())
     try:
         return _scan()
     finally:
