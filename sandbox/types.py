@@ -26,46 +26,51 @@ class Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
 
 
+SHM_BYTES = 16 * MIB
+
+
 class Limits(Value):
-    """What one sandbox may use. The tmpfs sizes count against `memory_bytes`, so together they take at most half."""
+    """What one sandbox may use. A tmpfs counts against `memory_bytes`, so all of them together take at most half."""
 
     memory_bytes: Annotated[int, Field(ge=64 * MIB)] = 2 * GIB
     cpus: Annotated[float, Field(gt=0, le=256)] = 1.0
     n_processes: Annotated[int, Field(ge=32, le=65536)] = 512
     n_open_files: Annotated[int, Field(ge=64, le=1048576)] = 4096
-    workspace_bytes: Annotated[int, Field(ge=MIB)] = 512 * MIB
-    home_bytes: Annotated[int, Field(ge=MIB)] = 256 * MIB
+    disk_bytes: Annotated[int, Field(ge=8 * MIB)] = 2 * GIB
+    """/workspace and home together; no file can be larger."""
     tmp_bytes: Annotated[int, Field(ge=MIB)] = 128 * MIB
     output_bytes: Annotated[int, Field(ge=MIB)] = 64 * MIB
     """All recorded command output together; the oldest file goes first."""
 
     @property
     def tmpfs_bytes(self) -> int:
-        return self.workspace_bytes + self.home_bytes + self.tmp_bytes + self.output_bytes + SHM_BYTES
+        return self.tmp_bytes + self.output_bytes + SHM_BYTES
 
     @model_validator(mode="after")
     def _tmpfs_fits(self) -> "Limits":
         if self.tmpfs_bytes > self.memory_bytes // 2:
             raise ValueError(
                 f"the tmpfs sizes add up to {self.tmpfs_bytes} bytes, over half of memory_bytes={self.memory_bytes}: "
-                "raise memory_bytes or lower workspace_bytes, home_bytes, tmp_bytes or output_bytes"
+                "raise memory_bytes or lower tmp_bytes or output_bytes"
             )
         return self
 
     @classmethod
     def for_memory(cls, memory_bytes: int) -> "Limits":
-        """The default proportions at another size."""
+        """The defaults with another size of memory, and no larger a tmpfs than fits into it."""
         share = memory_bytes // 2 - SHM_BYTES
         return cls(
             memory_bytes=memory_bytes,
-            workspace_bytes=share * 8 // 15,
-            home_bytes=share * 4 // 15,
-            tmp_bytes=share * 2 // 15,
-            output_bytes=share * 1 // 15,
+            tmp_bytes=min(128 * MIB, share * 2 // 3),
+            output_bytes=min(64 * MIB, share // 3),
         )
 
 
-SHM_BYTES = 16 * MIB
+class Weakness(StrEnum):
+    """A protection that may be missing, if whoever asks for a sandbox says so. `docs/decisions/isolation.md`."""
+
+    DISK_IN_MEMORY = "disk_in_memory"
+    """/workspace and home are kept in memory: bounded, but counted as memory and gone with the sandbox."""
 
 
 class Mount(Value):
@@ -107,6 +112,20 @@ class SandboxSpec(Value):
     env: Mapping[EnvName, EnvValue] = {}
     orphan_after_s: Annotated[float, Field(gt=0)] | None = None
     """End the sandbox when nobody has been connected for so long. None: it stays until it is destroyed."""
+    allow_weaker: frozenset[Weakness] = frozenset()
+    """What it may do without. Anything else that cannot be had makes `create` fail."""
+
+    @model_validator(mode="after")
+    def _disk_fits_in_memory(self) -> "SandboxSpec":
+        limits = self.limits
+        if Weakness.DISK_IN_MEMORY in self.allow_weaker:
+            wanted = limits.tmpfs_bytes + limits.disk_bytes
+            if wanted > limits.memory_bytes // 2:
+                raise ValueError(
+                    f"a disk in memory: with it all tmpfs add up to {wanted} bytes, over half of "
+                    f"memory_bytes={limits.memory_bytes}; raise memory_bytes or lower disk_bytes"
+                )
+        return self
 
 
 class SandboxState(StrEnum):
@@ -125,6 +144,8 @@ class SandboxInfo(Value):
     image_digest: str
     labels: Mapping[str, str]
     created_at: datetime
+    weaker: frozenset[Weakness] = frozenset()
+    """The protections that it does without."""
 
 
 class FileKind(StrEnum):

@@ -103,7 +103,7 @@ _FEATURES = ("-O", "^has_journal", "-E", "lazy_itable_init=1,nodiscard")
 
 def _overhead(n_bytes: int) -> int:
     """Inode tables (256 bytes each), bitmaps, and what ext4 keeps back for itself (a fiftieth, 16 MiB at most)."""
-    return n_bytes // _INODE_EVERY_BYTES * 256 + n_bytes // 256 + min(n_bytes // 50, 16 << 20) + (1 << 20)
+    return n_bytes // _INODE_EVERY_BYTES * 256 + n_bytes // 128 + min(n_bytes // 50, 16 << 20) + (2 << 20)
 
 
 def _reserve(image: Path, n_bytes: int) -> None:

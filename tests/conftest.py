@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 
 from sandbox.backends.docker import DockerBackend
 from sandbox.client.sandbox import GuestSandbox
+from sandbox.state import state_dir
 from sandbox.types import SandboxSpec
+from sandbox.volumes import Volumes
 
 RUN_LABEL = "test-run"
 RUN = f"{os.getpid()}-{os.urandom(3).hex()}"
@@ -65,10 +68,24 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         "volumes": _said("docker", "volume", "ls", "-q", "--filter", "label=boatyard"),
         "processes": _said("pgrep", "-P", str(os.getpid()), "-f", "watchdog_helper"),
         "mounts": [line for line in Path("/proc/mounts").read_text().splitlines() if "boatyard-test" in line],
+        "disks": _disks_of_nobody(),
     }
     if any(left.values()):
         session.exitstatus = 1
         raise pytest.UsageError(f"the run left something behind: {left}")
+
+
+def _disks_of_nobody() -> list[str]:
+    """Those without a container. Another run's may not have got theirs yet: it is given a moment."""
+    volumes = Volumes(state_dir(os.environ, uid=os.getuid()) / "volumes")
+    left = volumes.names()
+    for _ in range(50):
+        owned = _said("docker", "ps", "-a", "--format", "{{.Names}}")
+        left = [name for name in volumes.names() if f"boatyard-{name}" not in owned]
+        if not left:
+            break
+        time.sleep(0.1)
+    return left
 
 
 def _said(*argv: str) -> list[str]:

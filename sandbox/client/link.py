@@ -71,6 +71,8 @@ class Welcome:
     epoch: int
     features: frozenset[str]
     python: tuple[int, ...]
+    disks: Mapping[str, int]
+    """How many bytes the file systems have that the hello asked about."""
 
 
 class Link:
@@ -362,6 +364,7 @@ def _welcome(answer: Json) -> Welcome:
             epoch=int(answer["epoch"]),
             features=frozenset(str(feature) for feature in answer["features"]),
             python=tuple(int(part) for part in answer["python"]),
+            disks={str(path): int(size) for path, size in answer.get("disks", {}).items()},
         )
-    except (KeyError, TypeError, ValueError, OverflowError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise SandboxBroken("the sandbox's hello makes no sense; destroy it") from None

@@ -32,7 +32,8 @@ def run(guest_hash: str) -> None:
     def welcome(hello: Dict[str, Any]) -> Dict[str, Any]:
         config.update(hello.get("config") or {})
         store.budget = config.output_bytes
-        return {"guest_hash": guest_hash, "boot_id": boot_id, "features": service.features}
+        disks = {path: _size_of(path) for path in config.disks}
+        return {"guest_hash": guest_hash, "boot_id": boot_id, "features": service.features, "disks": disks}
 
     peer = Peer(loop, 0, 1, welcome)
     peer.opener = service.open
@@ -53,6 +54,14 @@ def _watch_for_orphanhood(loop: Loop, peer: Peer, config: Config) -> None:
         loop.stop()
         return
     loop.call_later(1.0, lambda: _watch_for_orphanhood(loop, peer, config))
+
+
+def _size_of(path: str) -> int:
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return 0
+    return found.f_blocks * found.f_frsize
 
 
 def _become_undumpable() -> None:

@@ -34,6 +34,8 @@ class Config:
         self.allow_root = False
         self.output_bytes = 64 << 20
         self.orphan_after_s: Optional[float] = None
+        self.disks: List[str] = []
+        """Paths whose file systems' sizes go into the welcome."""
 
     def update(self, values: Dict[str, Any]) -> None:
         for name, value in values.items():

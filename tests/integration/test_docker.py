@@ -35,7 +35,7 @@ from sandbox.errors import (
     UserNotAllowed,
 )
 from sandbox.state import state_dir
-from sandbox.types import GIB, MIB, Limits, SandboxId, SandboxSpec, SandboxState
+from sandbox.types import GIB, MIB, Limits, SandboxId, SandboxSpec, SandboxState, Weakness
 from tests.conftest import RUN, RUN_LABEL
 
 pytestmark = pytest.mark.docker
@@ -98,22 +98,25 @@ async def test_the_guest_cannot_be_read_or_signalled_by_a_command(shared_sandbox
 
 
 async def test_limits_are_set_on_the_container(docker_backend: DockerBackend, spec: MakeSpec) -> None:
-    limits = Limits.for_memory(512 * MIB).model_copy(update={"n_processes": 64, "n_open_files": 256, "cpus": 0.5})
+    changed = {"n_processes": 64, "n_open_files": 256, "cpus": 0.5, "disk_bytes": 64 * MIB}
+    limits = Limits.for_memory(512 * MIB).model_copy(update=changed)
     async with await docker_backend.create(spec(limits=limits)) as sandbox:
         host = (await inspect(sandbox.id))["HostConfig"]
         assert (host["Memory"], host["MemorySwap"]) == (512 * MIB, 512 * MIB)
         assert (host["NanoCpus"], host["PidsLimit"]) == (500_000_000, 64)
         assert await said(sandbox, "ulimit -n") == "256"
-        assert await said(sandbox, "df --output=size -B1 /workspace | tail -1") == str(limits.workspace_bytes)
+        for path in ("/workspace", "/home/user"):
+            room = int(await said(sandbox, f"df --output=avail -B1 {path} | tail -1"))
+            assert limits.disk_bytes <= room < limits.disk_bytes * 1.1
         forks = await sandbox.execute("for i in $(seq 200); do sleep 5 & done; echo done", timeout_s=10)
         assert b"fork" in forks.stdout.head
 
 
 async def test_a_full_workspace_is_no_space_and_leaves_nothing(docker_backend: DockerBackend, spec: MakeSpec) -> None:
-    limits = Limits.for_memory(256 * MIB)
+    limits = Limits(disk_bytes=32 * MIB)
     async with await docker_backend.create(spec(limits=limits)) as sandbox:
         await sandbox.write("kept", b"before")
-        too_much = bytes(limits.workspace_bytes + MIB)
+        too_much = bytes(limits.disk_bytes * 3 // 2)
         for atomic in (True, False):
             with pytest.raises(NoSpace):
                 await sandbox.write("big", too_much, atomic=atomic)
@@ -194,6 +197,31 @@ async def test_an_image_without_python_says_so_and_leaves_nothing(
 async def test_an_unknown_image_says_so(docker_backend: DockerBackend, spec: MakeSpec) -> None:
     with pytest.raises(ImageNotFound):
         await docker_backend.create(spec(image="no-such-image-anywhere"))
+
+
+async def test_a_disk_that_cannot_be_made_is_refused_or_kept_in_memory_by_name(
+    docker_backend: DockerBackend, spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandbox.volumes._PATH", "/nonexistent")
+    labels = {RUN_LABEL: RUN, "case": "no-disk"}
+    with pytest.raises(CannotCreate, match="disk_in_memory"):
+        await docker_backend.create(spec(labels=labels))
+    assert await docker_backend.list(labels) == []
+    limits = Limits(disk_bytes=96 * MIB)
+    weaker = {Weakness.DISK_IN_MEMORY}
+    async with await docker_backend.create(spec(labels=labels, limits=limits, allow_weaker=weaker)) as sandbox:
+        assert [info.weaker for info in await docker_backend.list(labels)] == [weaker]
+        assert await said(sandbox, "stat -f -c %T /workspace /home/user") == "tmpfs\ntmpfs"
+        with pytest.raises(NoSpace):
+            await sandbox.write("big", bytes(limits.disk_bytes))
+
+
+async def test_a_disk_goes_with_its_sandbox(docker_backend: DockerBackend, spec: MakeSpec) -> None:
+    volumes = state_dir(os.environ, uid=os.getuid()) / "volumes"
+    async with await docker_backend.create(spec()) as sandbox:
+        assert (volumes / sandbox.id).is_mount()
+        assert [info.weaker for info in await docker_backend.list() if info.id == sandbox.id] == [frozenset()]
+    assert not list(volumes.glob(f"{sandbox.id}*"))
 
 
 async def test_a_mount_that_does_not_exist_is_refused(docker_backend: DockerBackend, spec: MakeSpec) -> None:
@@ -363,7 +391,7 @@ async def test_why_a_sandbox_ended_is_asked_of_an_engine_that_is_gone() -> None:
         {"imag": "base"},
         {"image": ""},
         {"limits": {"memory_bytes": 1}},
-        {"limits": {"memory_bytes": GIB, "workspace_bytes": GIB}},
+        {"limits": {"memory_bytes": GIB, "tmp_bytes": GIB}},
         {"limits": {"cpus": -1}},
         {"limits": {"disk": 5}},
         {"mounts": [{"source": "relative", "target": "/x"}]},

@@ -30,10 +30,12 @@ from sandbox.errors import (
     SandboxNotFound,
 )
 from sandbox.state import state_dir
-from sandbox.types import Mount, SandboxId, SandboxInfo, SandboxSpec
+from sandbox.types import Mount, SandboxId, SandboxInfo, SandboxSpec, Weakness
+from sandbox.volumes import Volumes
 from sandbox.watchdog import Watchdog
 
 _START_TIMEOUT_S = 60.0
+_NO_DISK_ELSEWHERE = "a bounded disk cannot be made: the engine is on another machine; accept `disk_in_memory`"
 _CLEAN_UP_S = 30.0
 _IMAGE_CACHE_S = 30.0
 _TOO_OLD = 78
@@ -41,7 +43,8 @@ _KILLED = 128 + signal.SIGKILL
 _WHY_S = 4.0
 _WRITTEN_DOWN_S = 1
 _REMEMBERED = timedelta(hours=1)
-_TIDY_AFTER_S = 600.0
+_TIDY_EVERY_S = 60.0
+_TIDY_AFTER_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +66,10 @@ class DockerBackend:
         self.watchdog = Watchdog()
         self._images: dict[str, tuple[float, ImageId]] = {}
         self._preparing: asyncio.Task[_Guest] | None = None
+        self._tidying: asyncio.Task[None] | None = None
         self._state = state_dir(os.environ, uid=os.getuid())
         self._meetings = Directories(self._state / "meet")
+        self._volumes = Volumes(self._state / "volumes")
         self._is_local = engine.host.startswith("unix:")
         self._meets = self._is_local and meet
         self._hidden: dict[Path, str] = {}
@@ -85,6 +90,7 @@ class DockerBackend:
             try:
                 backend._prepare_guest()  # needs a while the first time, and the engine has to be asked things too
                 await backend._tidy()
+                backend._tidying = asyncio.create_task(backend._keep_tidy(), name="tidy")
                 yield backend
             finally:
                 await backend.close()
@@ -97,10 +103,14 @@ class DockerBackend:
         guest = await self._guest()
         sandbox_id = SandboxId(secrets.token_hex(8))
         key = secrets.token_bytes(16)
-        labels = container.labels(sandbox_id, spec, key=key, digest=image, guest_hash=guest.hash)
         try:
+            disk = await self._disk(sandbox_id, spec)
+            weaker = [Weakness.DISK_IN_MEMORY] if disk is None else []
             meeting = await self._meeting(sandbox_id) if self._meets else None
-            body = container.config(spec, image=image, guest=guest.path, meeting=meeting, container_labels=labels)
+            labels = container.labels(sandbox_id, spec, key=key, digest=image, guest_hash=guest.hash, weaker=weaker)
+            body = container.config(
+                spec, image=image, guest=guest.path, disk=disk, meeting=meeting, container_labels=labels
+            )
             await self._create_container(sandbox_id, body)
             link = await self._first_link(sandbox_id, spec, key)
         except BaseException:
@@ -126,7 +136,7 @@ class DockerBackend:
 
     async def destroy(self, sandbox_id: SandboxId) -> None:
         await self.engine.remove_container(container.name_of(sandbox_id))
-        await asyncio.to_thread(self._meetings.remove, sandbox_id)
+        await asyncio.to_thread(self._remove_files, sandbox_id)
 
     async def why_ended(self, sandbox_id: SandboxId) -> str:
         """What became of a sandbox that was lost, to complete "the connection ended: …". Takes seconds at most.
@@ -151,6 +161,9 @@ class DockerBackend:
             return f"its container was removed{f' ({_exit(int(code))})' if code else ''}"
 
     async def close(self) -> None:
+        if self._tidying is not None:
+            self._tidying.cancel()
+            await asyncio.wait([self._tidying])
         if self._preparing is not None:
             await asyncio.wait([self._preparing])
         await self.watchdog.close()
@@ -189,6 +202,19 @@ class DockerBackend:
         except OSError as error:
             raise self._unwritable("the guest's archive", error) from error
 
+    async def _disk(self, sandbox_id: SandboxId, spec: SandboxSpec) -> Path | None:
+        """Where its disk is mounted; None if it is to be in memory."""
+        directories = dict.fromkeys(container.DISK.values(), container.UID)
+        try:
+            if not self._is_local:
+                raise CannotCreate(_NO_DISK_ELSEWHERE)
+            making = asyncio.to_thread(self._volumes.make, sandbox_id, spec.limits.disk_bytes, directories)
+            return await to_its_end(making)
+        except CannotCreate:
+            if Weakness.DISK_IN_MEMORY in spec.allow_weaker:
+                return None
+            raise
+
     async def _meeting(self, sandbox_id: SandboxId) -> str:
         try:
             # To its end: made by a thread that nobody waits for, it would come after all has been undone.
@@ -215,7 +241,9 @@ class DockerBackend:
         linking = asyncio.create_task(self._link(stream, key, config=config, timeout_s=_START_TIMEOUT_S))
         linking.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
-            return await self._started(sandbox_id, stream, linking)
+            link = await self._started(sandbox_id, stream, linking)
+            container.check_disk(link.welcome.disks if link.welcome else {}, spec)
+            return link
         except BaseException:
             linking.cancel()
             stream.close()  # which also ends a link that is up already
@@ -304,18 +332,29 @@ class DockerBackend:
             last = f"{last}; {_how_it_ended(found)}"
         return CannotCreate(f"the sandbox did not come to life: {last}")
 
+    async def _keep_tidy(self) -> None:
+        while True:
+            await asyncio.sleep(_TIDY_EVERY_S)
+            with contextlib.suppress(SandboxError):  # the engine is away: there is a next time
+                await self._tidy()
+
     async def _tidy(self) -> None:
         """Removes what sandboxes left on this machine that ended without us."""
         began = time.time()
         alive = [info.id for info in await self.list()]
-        with contextlib.suppress(OSError):  # what cannot be looked into stays; `create` says so if it matters
-            await asyncio.to_thread(self._meetings.remove_all_but, alive, older_than=began - _TIDY_AFTER_S)
+        for files in (self._meetings, self._volumes):
+            with contextlib.suppress(OSError):  # what cannot be looked into stays; `create` says so if it matters
+                await asyncio.to_thread(files.remove_all_but, alive, older_than=began - _TIDY_AFTER_S)
 
     async def _undo(self, sandbox_id: SandboxId) -> None:
         with contextlib.suppress(SandboxError, TimeoutError):
             async with asyncio.timeout(_CLEAN_UP_S):
                 await self.engine.remove_container(container.name_of(sandbox_id))
-        await asyncio.to_thread(self._meetings.remove, sandbox_id)
+        await asyncio.to_thread(self._remove_files, sandbox_id)
+
+    def _remove_files(self, sandbox_id: SandboxId) -> None:
+        self._meetings.remove(sandbox_id)
+        self._volumes.remove(sandbox_id)
 
 
 def _write_guest(directory: Path) -> _Guest:

@@ -1,7 +1,7 @@
 """What a sandbox's container is made of: the engine's configuration for a spec, and back from its labels."""
 
 import os
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -20,11 +20,14 @@ from sandbox.types import (
     SandboxInfo,
     SandboxSpec,
     SandboxState,
+    Weakness,
 )
 
 MARK = "boatyard"
 """On every container of ours, with the value 1. Clean-up goes by it."""
-ID, KEY, IMAGE, DIGEST, GUEST = (f"{MARK}.{name}" for name in ("id", "key", "image", "image.digest", "guest"))
+ID, KEY, IMAGE, DIGEST, GUEST, WEAKER = (
+    f"{MARK}.{name}" for name in ("id", "key", "image", "image.digest", "guest", "weaker")
+)
 USER_PREFIX = f"{MARK}.user."
 """Before a caller's own labels, so that they cannot be mistaken for ours."""
 
@@ -32,7 +35,11 @@ GUEST_PATH = "/usr/local/lib/boatyard/guest.pyz"
 CAPABILITIES = ("SETUID", "SETGID", "KILL", "CHOWN", "DAC_OVERRIDE", "FOWNER")
 """The guest's. Commands have none."""
 
-_UID = 1000
+UID = 1000
+"""Of commands, and of what they may write to."""
+DISK = {str(WORKSPACE): "workspace", str(HOME): "home"}
+"""What lies on the sandbox's disk: the path inside, and the directory of the disk."""
+_DISK_SLACK_BYTES = 64 * MIB
 _KERNELS = tuple(map(PurePosixPath, ("/proc", "/sys", "/dev")))
 _OURS = (PurePosixPath(GUEST_PATH).parent, PurePosixPath(INSIDE).parent.parent)
 ENGINE_SOCKET = "whoever reaches the engine has this machine"
@@ -55,8 +62,11 @@ def name_of(sandbox_id: SandboxId) -> str:
     return f"boatyard-{sandbox_id}"
 
 
-def labels(sandbox_id: SandboxId, spec: SandboxSpec, *, key: bytes, digest: str, guest_hash: str) -> dict[str, str]:
+def labels(
+    sandbox_id: SandboxId, spec: SandboxSpec, *, key: bytes, digest: str, guest_hash: str, weaker: Iterable[Weakness]
+) -> dict[str, str]:
     ours = {MARK: "1", ID: sandbox_id, KEY: key.hex(), IMAGE: spec.image, DIGEST: digest, GUEST: guest_hash}
+    ours[WEAKER] = ",".join(sorted(weaker))
     return {**{USER_PREFIX + name: value for name, value in spec.labels.items()}, **ours}
 
 
@@ -103,13 +113,28 @@ def _real(target: PurePosixPath) -> PurePosixPath:
 
 
 def config(
-    spec: SandboxSpec, *, image: str, guest: str, meeting: str | None = None, container_labels: Mapping[str, str]
+    spec: SandboxSpec,
+    *,
+    image: str,
+    guest: str,
+    disk: Path | None,
+    meeting: str | None = None,
+    container_labels: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The body of the engine's create call. `meeting` is the host's directory for the shorter way."""
+    """The body of the engine's create call.
+
+    `disk` is where the host has mounted the one that holds `DISK`, None if it is to be in memory; `meeting` is the
+    host's directory for the shorter way.
+    """
+    taken = {str(_real(mount.target)) for mount in spec.mounts}
     ours = [_bind(guest, GUEST_PATH, read_only=True)]
     if meeting is not None:
         ours.append(_bind(meeting, INSIDE, read_only=True))
+    if disk is not None:
+        ours += [_bind(str(disk / name), path, read_only=False) for path, name in DISK.items() if path not in taken]
+        taken.update(DISK)
     limits = spec.limits
+    largest = max(limits.disk_bytes, limits.tmp_bytes, limits.output_bytes)
     return {
         "Image": image,
         "Entrypoint": ["python3", "-I", "-S", GUEST_PATH],
@@ -143,9 +168,10 @@ def config(
             "Ulimits": [
                 {"Name": "nofile", "Soft": limits.n_open_files, "Hard": limits.n_open_files},
                 {"Name": "core", "Soft": 0, "Hard": 0},
+                {"Name": "fsize", "Soft": largest, "Hard": largest},
             ],
             "LogConfig": {"Type": "none"},
-            "Tmpfs": _tmpfs(limits, without={str(_real(mount.target)) for mount in spec.mounts}),
+            "Tmpfs": _tmpfs(limits, without=taken),
             "Mounts": [
                 *ours,
                 *(_bind(str(m.source), str(m.target), read_only=m.read_only) for m in spec.mounts),
@@ -163,8 +189,8 @@ def _tmpfs(limits: Limits, *, without: Set[str]) -> dict[str, str]:
     all_of_them = {
         "/tmp": sized(limits.tmp_bytes, "1777"),
         "/run": sized(limits.output_bytes + MIB, "0755"),
-        str(WORKSPACE): sized(limits.workspace_bytes, "0755", _UID),
-        str(HOME): sized(limits.home_bytes, "0755", _UID),
+        str(WORKSPACE): sized(limits.disk_bytes * 2 // 3, "0755", UID),
+        str(HOME): sized(limits.disk_bytes // 3, "0755", UID),
     }
     return {path: options for path, options in all_of_them.items() if path not in without}
 
@@ -179,12 +205,30 @@ def _bind(source: str, target: str, *, read_only: bool) -> dict[str, Any]:
     }
 
 
+def check_disk(sizes: Mapping[str, int], spec: SandboxSpec) -> None:
+    """Whether what the guest sees is what was made for it: the engine may have another view of the host's mounts.
+
+    Raises: CannotCreate.
+    """
+    for path in DISK:
+        if path in {str(_real(mount.target)) for mount in spec.mounts}:
+            continue
+        size = sizes.get(path, 0)
+        if not 0 < size <= spec.limits.disk_bytes * 1.05 + _DISK_SLACK_BYTES:
+            raise CannotCreate(
+                f"{path} has {size} bytes inside the sandbox, not the {spec.limits.disk_bytes} of its disk: the engine"
+                " does not see the mounts of this process; run both on one machine and in one mount namespace, or"
+                " accept `disk_in_memory`"
+            )
+
+
 def guest_config(spec: SandboxSpec) -> dict[str, Any]:
     """What the guest is told in the first hello."""
     return {
         "env": dict(spec.env),
         "output_bytes": spec.limits.output_bytes,
         "orphan_after_s": spec.orphan_after_s,
+        "disks": list(DISK),
     }
 
 
@@ -198,4 +242,5 @@ def info(row: Mapping[str, Any]) -> SandboxInfo:
         image_digest=all_labels.get(DIGEST, ""),
         labels={k.removeprefix(USER_PREFIX): v for k, v in all_labels.items() if k.startswith(USER_PREFIX)},
         created_at=datetime.fromtimestamp(int(row.get("Created", 0)), UTC),
+        weaker=frozenset(Weakness(name) for name in all_labels.get(WEAKER, "").split(",") if name),
     )

@@ -10,7 +10,7 @@ from tests.bench.row import NotMeasured
 
 def flags(spec: SandboxSpec, image: str) -> list[str]:
     """From the same configuration that our backend sends to the engine."""
-    host = ours.config(spec, image=image, guest="/nowhere", meeting=None, container_labels={})["HostConfig"]
+    host = ours.config(spec, image=image, guest="/nowhere", disk=None, container_labels={})["HostConfig"]
     tmpfs = [f"--tmpfs={target}:{options}" for target, options in host["Tmpfs"].items()]
     limits = spec.limits
     return [

@@ -1,12 +1,12 @@
-"""Which mounts are refused, and where those that are not lead."""
+"""What is checked before a sandbox is handed out: mounts, and the disk that its guest sees."""
 
 from pathlib import Path, PurePosixPath
 
 import pytest
 
-from sandbox.backends.docker.container import checked_mounts
+from sandbox.backends.docker.container import check_disk, checked_mounts
 from sandbox.errors import CannotCreate
-from sandbox.types import Mount
+from sandbox.types import Mount, SandboxSpec
 
 
 @pytest.fixture
@@ -86,3 +86,18 @@ def test_a_source_that_cannot_be_followed_is_refused_by_name(secret: Path) -> No
 def test_an_engine_in_its_usual_places_is_never_shown(secret: Path, path: str) -> None:
     with pytest.raises(CannotCreate, match="it would show"):
         sources(secret, Path(path), is_local=False)
+
+
+@pytest.mark.parametrize("size", [0, 4 << 30, 250 << 30])
+def test_a_disk_of_another_size_than_was_made_is_not_believed_in(size: int) -> None:
+    spec = SandboxSpec()
+    check_disk({"/workspace": 2 << 30, "/home/user": 2 << 30}, spec)
+    with pytest.raises(CannotCreate, match="/home/user"):
+        check_disk({"/workspace": 2 << 30, "/home/user": size}, spec)
+    with pytest.raises(CannotCreate, match="/workspace"):
+        check_disk({"/home/user": 2 << 30}, spec)
+
+
+def test_what_the_caller_mounted_there_is_the_callers_business() -> None:
+    mount = Mount(source=Path("/srv"), target=PurePosixPath("/workspace"))
+    check_disk({"/workspace": 250 << 30, "/home/user": 2 << 30}, SandboxSpec(mounts=(mount,)))
