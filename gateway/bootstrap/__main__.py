@@ -5,9 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gateway.bootstrap import engine, say, venv
+from gateway.bootstrap import engine, needs, say, venv
 from gateway.bootstrap.failure import Exit, SetupFailed
-from gateway.bootstrap.state import this_state_dir
+from gateway.bootstrap.state import state_path, writable_state_dir
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = ("venv", "engine", "image", "all", "down", "status")
@@ -21,17 +21,20 @@ def _image(root: Path) -> None:
 
 
 def _run(step: str) -> None:
-    state = this_state_dir()
-    if step in ("venv", "all", "image"):
-        venv.up(ROOT, state)
-    if step in ("engine", "all", "image"):
-        engine.up(state)
-    if step in ("image", "all"):
-        _image(ROOT)
     if step == "down":
-        engine.down(state)
+        engine.down(state_path())
+        return
     if step == "status":
-        say.line("status", engine.status(state))
+        say.line("status", engine.status(state_path()))
+        return
+    state = writable_state_dir()
+    needs.ensure(step, root=ROOT, state=state)
+    if step in needs.VENV_STEPS:
+        venv.up(ROOT, state)
+    if step in needs.ENGINE_STEPS:
+        engine.up(state)
+    if step in needs.IMAGE_STEPS:
+        _image(ROOT)
 
 
 def main() -> int:

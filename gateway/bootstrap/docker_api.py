@@ -72,6 +72,13 @@ def our_containers(host: str, *, all_states: bool = True) -> list[str]:
     return [str(container["Id"]) for container in cast("list[dict[str, Any]]", json.loads(body))]
 
 
+def has_image(host: str, repository: str) -> bool:
+    """Whether the engine has an image of that name, with whatever tag."""
+    filters = quote(json.dumps({"reference": [repository]}))
+    _, body = _request(host, "GET", f"/images/json?filters={filters}", 30.0)
+    return bool(json.loads(body))
+
+
 def n_running(host: str) -> int:
     """How many containers of anybody run."""
     _, body = _request(host, "GET", "/containers/json", 30.0)

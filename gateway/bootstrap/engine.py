@@ -4,8 +4,10 @@ Owns the engine's directory in the state directory: data, runtime files, pid fil
 An engine that answered before is used as it is and never stopped.
 """
 
+import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import time
@@ -13,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from gateway.bootstrap import docker_api, packages, say
+from gateway.bootstrap import docker_api, mounts, packages, say
 from gateway.bootstrap.failure import Exit, SetupFailed
 from gateway.bootstrap.process import PROC, ProcessIdentity, identify, is_alive, program_of, stop
 from gateway.bootstrap.state import locked
@@ -78,14 +80,45 @@ def forget_dead(directory: Path, proc: Path = PROC) -> None:
         (directory / "dockerd.pid", "dockerd"),
         (directory / "run/containerd/containerd.pid", "containerd"),
     ):
-        try:
-            pid = int(pid_file.read_text())
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError):
-            pid = 0
-        if program_of(pid, proc) != program:
+        if not _names(pid_file, program, proc):
             pid_file.unlink(missing_ok=True)
+
+
+def _names(pid_file: Path, program: str, proc: Path = PROC) -> bool:
+    """Whether the file holds the pid of such a program."""
+    try:
+        return program_of(int(pid_file.read_text()), proc) == program
+    except (OSError, ValueError):
+        return False
+
+
+def ensure_reachable(host: str) -> bool:
+    """Whether an engine answers there.
+
+    Raises: SetupFailed if one is there that this user may not use, or if `DOCKER_HOST` names one that is not there.
+    """
+    if docker_api.version(host) is not None:
+        return True
+    refused = why_refused(host)
+    if refused is not None:
+        raise SetupFailed(Exit.NEEDS_ROOT, refused)
+    if host != docker_api.DEFAULT_HOST:
+        raise SetupFailed(
+            Exit.ENGINE_FAILED,
+            f"no Docker engine answers at DOCKER_HOST={host}: start it, or unset DOCKER_HOST to let this start one",
+        )
+    return False
+
+
+def why_refused(host: str) -> str | None:
+    """The sentence for a user who may not use the engine's socket; None for one who may, or if there is none."""
+    unix = docker_api.socket_path(host)
+    if unix is None or os.access(unix, os.R_OK | os.W_OK):
+        return None
+    with contextlib.suppress(PermissionError):  # not even its directory
+        if not unix.exists():
+            return None
+    return f"this user may not use the engine at {unix}: join the group docker, or run this as root"
 
 
 def up(state: Path) -> None:
@@ -94,34 +127,24 @@ def up(state: Path) -> None:
     Raises: SetupFailed if none does and none can be started.
     """
     host = engine_host(os.environ)
-    if docker_api.version(host) is not None:
+    if ensure_reachable(host):
         return
-    if host != docker_api.DEFAULT_HOST:
-        raise SetupFailed(
-            Exit.ENGINE_FAILED,
-            f"no Docker engine answers at DOCKER_HOST={host}: start it, or unset DOCKER_HOST to let this start one",
-        )
-    unix = docker_api.socket_path(host)
-    if unix is not None and unix.exists() and not os.access(unix, os.R_OK | os.W_OK):
-        raise SetupFailed(
-            Exit.NEEDS_ROOT, f"this user may not use the engine at {unix}: join the group docker, or run this as root"
-        )
+    if os.geteuid() != 0:
+        raise SetupFailed(Exit.NEEDS_ROOT, only_root_can_start(host))
     with locked(state, "engine"):
         if docker_api.version(host) is not None:
             return
         directory = state / "engine"
         directory.mkdir(exist_ok=True)
         _wait_out_live(directory)
-        missing = packages.missing_packages(packages.ENGINE_PROGRAMS, packages.find_program)
-        if missing:
-            packages.apt_install("engine", missing, "no Docker engine answers and none is installed", logs=state)
-        if os.geteuid() != 0:
-            raise SetupFailed(
-                Exit.NEEDS_ROOT,
-                f"no Docker engine answers at {host} and only root can start one: run `sudo systemctl start docker`"
-                " (and be in the group docker), set DOCKER_HOST, or run this as root",
-            )
         _start(directory)
+
+
+def only_root_can_start(host: str) -> str:
+    return (
+        f"no Docker engine answers at {host} and only root can start one: run `sudo systemctl start docker`"
+        " (and be in the group docker), set DOCKER_HOST, or run this as root"
+    )
 
 
 def _wait_out_live(directory: Path) -> None:
@@ -211,35 +234,48 @@ def _remove_dead_socket(path: Path) -> None:
 
 
 def down(state: Path) -> None:
-    """Remove our containers, and stop the engine if it is the one we started."""
+    """Remove our containers, stop the engine if it is the one we started, and leave no mount of it behind.
+
+    Writes nothing where there is nothing: a user without a state directory has containers at most.
+
+    Raises: SetupFailed if this user may not use the engine, or may not stop it.
+    """
     host = engine_host(os.environ)
-    directory = state / "engine"
-    directory.mkdir(parents=True, exist_ok=True)
-    with locked(state, "engine"):
+    refused = why_refused(host)
+    if refused is not None:
+        raise SetupFailed(Exit.NEEDS_ROOT, refused)
+    with locked(state, "engine") if os.access(state, os.W_OK) else contextlib.nullcontext():
         answers = docker_api.version(host) is not None
         if answers:
             n_removed = docker_api.remove_our_containers(host)
             say.line("down", f"removed {n_removed} container(s) labelled {docker_api.LABEL}")
-        record = load_record(directory / "engine.json")
-        if record is not None and is_alive(record):
-            n_left = docker_api.n_running(docker_api.DEFAULT_HOST) if host == docker_api.DEFAULT_HOST and answers else 0
-            if n_left:
-                say.line("down", f"{n_left} container(s) that are not ours run on without the engine (live-restore)")
-            say.line("down", f"stopping the engine that set-up started (pid {record.pid})")
+            # One directory a sandbox; those whose sandbox ended without us are still there.
+            shutil.rmtree(state / "meet", ignore_errors=True)
+        _end_ours(state / "engine", host if answers else None)
+
+
+def _end_ours(directory: Path, answering: str | None) -> None:
+    record = load_record(directory / "engine.json")
+    if record is not None and is_alive(record):
+        n_left = docker_api.n_running(answering) if answering == docker_api.DEFAULT_HOST else 0
+        if n_left:
+            say.line("down", f"{n_left} container(s) that are not ours run on without the engine (live-restore)")
+        say.line("down", f"stopping the engine that set-up started (pid {record.pid})")
+        try:
             if not stop(record, grace_s=_STOP_GRACE_S):
                 say.line("down", f"it did not stop within {_STOP_GRACE_S:.0f} s and was killed")
-            _unmount(directory / "run/netns/default")
-        elif answers:
-            say.line("down", f"the engine at {host} was not started by set-up: left as it is")
-        else:
-            say.line("down", "no engine runs")
-        (directory / "engine.json").unlink(missing_ok=True)
-
-
-def _unmount(path: Path) -> None:
-    """The engine leaves the name of its network namespace mounted."""
-    if path.is_mount() or path.exists():
-        subprocess.run(["umount", str(path)], capture_output=True, timeout=30, check=False)
+        except PermissionError:
+            raise SetupFailed(
+                Exit.NEEDS_ROOT, f"this user may not stop the engine (pid {record.pid}): run this as root"
+            ) from None
+    elif answering is not None:
+        say.line("down", f"the engine at {answering} was not started by set-up: left as it is")
+    else:
+        say.line("down", "no engine runs")
+    if not _names(directory / "dockerd.pid", "dockerd"):
+        mounts.remove_leftovers(directory)
+    with contextlib.suppress(OSError):
+        (directory / "engine.json").unlink()
 
 
 def status(state: Path) -> str:
@@ -247,7 +283,7 @@ def status(state: Path) -> str:
     host = engine_host(os.environ)
     version = docker_api.version(host)
     if version is None:
-        return f"no engine answers at {host}"
+        return why_refused(host) or f"no engine answers at {host}"
     record = load_record(state / "engine/engine.json")
     whose = "started by set-up" if record is not None and is_alive(record) else "not started by set-up"
     n_ours = len(docker_api.our_containers(host))

@@ -11,12 +11,17 @@ from gateway.bootstrap.failure import Exit, SetupFailed
 from sandbox.state import state_dir
 
 
-def this_state_dir() -> Path:
+def state_path() -> Path:
+    """The state directory of this process, whether it is there or not."""
+    return state_dir(os.environ, uid=os.geteuid())
+
+
+def writable_state_dir() -> Path:
     """The state directory of this process, made if it is not there.
 
     Raises: SetupFailed if it cannot be made or written.
     """
-    path = state_dir(os.environ, uid=os.geteuid())
+    path = state_path()
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o755)
         writable = os.access(path, os.W_OK)

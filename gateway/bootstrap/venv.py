@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gateway.bootstrap import packages, say
+from gateway.bootstrap import say
 from gateway.bootstrap.failure import Exit, SetupFailed
 from gateway.bootstrap.state import locked
 
@@ -62,7 +62,7 @@ def up(root: Path, state: Path) -> None:
     ensure_python(sys.version_info[:2])
     venv = root / ".venv"
     pins = root / "requirements-dev.txt"
-    wanted = stamp([pins, root / "pyproject.toml"], sys.version, str(root))
+    wanted = _wanted(root)
     if _is_current(venv, wanted):
         return
     with locked(state, "venv"):
@@ -79,6 +79,17 @@ def up(root: Path, state: Path) -> None:
         editable = ["--no-build-isolation", "--no-deps", "--editable", str(root)]
         _uv_run([uv, "pip", "install", "--no-config", "--python", python, *editable], env, state)
         (venv / _STAMP).write_text(wanted)
+
+
+def needs_ensurepip(root: Path, state: Path) -> bool:
+    """Whether `up` will make an environment with this Python's own means, and they are not installed."""
+    if importlib.util.find_spec("ensurepip") is not None or _is_current(root / ".venv", _wanted(root)):
+        return False
+    return not _is_current(state / "uv", stamp([_UV_PIN], sys.version))
+
+
+def _wanted(root: Path) -> str:
+    return stamp([root / "requirements-dev.txt", root / "pyproject.toml"], sys.version, str(root))
 
 
 def _is_current(venv: Path, wanted: str) -> bool:
@@ -98,8 +109,6 @@ def _uv(state: Path) -> str:
     with locked(state, "uv"):
         if _is_current(home, wanted) and uv.exists():
             return str(uv)
-        if importlib.util.find_spec("ensurepip") is None:
-            packages.apt_install("uv", ["python3-venv"], "this Python cannot make virtual environments", logs=state)
         say.line("uv", f"installing uv into {home}, to install the dependencies by their hashes")
         make = [sys.executable, "-m", "venv", "--clear", str(home)]
         code, output = say.run_quietly("uv", make, log=state / "uv.log")

@@ -1,20 +1,23 @@
 """The decisions of set-up: what to install, whose process that is, when an environment is out of date."""
 
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
-from gateway.bootstrap import docker_api, engine, packages, say, venv
+from gateway.bootstrap import docker_api, engine, mounts, needs, packages, say, venv
 from gateway.bootstrap.failure import Exit, SetupFailed
 from gateway.bootstrap.process import ProcessIdentity, identify, is_alive, stop
 from gateway.bootstrap.state import locked
 from sandbox.state import state_dir
 
 ROOT = Path(__file__).resolve().parents[3]
+NOBODY = 65534
 
 
 def fake_proc(
@@ -139,6 +142,64 @@ class TestPackages:
         assert failure.value.exit_code is Exit.UNSUPPORTED_SYSTEM
 
 
+class TestNeeds:
+    def test_everything_that_is_missing_is_named_at_once(self) -> None:
+        wanted = needs.missing_packages(for_venv=True, for_engine=True, for_image=True, find=lambda name: None)
+        assert list(wanted) == ["python3-venv", "docker.io", "containerd", "runc", "iptables", "mmdebstrap"]
+        assert len(set(wanted.values())) == 3
+
+    def test_nothing_is_asked_for_that_the_step_can_do_without(self) -> None:
+        assert needs.missing_packages(for_venv=False, for_engine=False, for_image=False, find=lambda name: None) == {}
+        assert needs.missing_packages(for_venv=False, for_engine=True, for_image=True, find=lambda name: "/x") == {}
+
+
+class TestMounts:
+    ROOT = "27 1 254:0 / / rw - ext4 /dev/vda rw"
+
+    def test_a_directory_mounted_on_itself_is_a_leftover(self) -> None:
+        data = "42 27 254:0 /state/engine/data /state/engine/data rw shared:1 - ext4 /dev/vda rw"
+        again = data.replace("42 27", "43 42")
+        for mountinfo in (f"{self.ROOT}\n{data}", f"{self.ROOT}\n{data}\n{again}"):
+            assert mounts.is_leftover(Path("/state/engine/data"), mountinfo)
+        assert not mounts.is_leftover(Path("/state/engine/other"), f"{self.ROOT}\n{data}")
+
+    def test_also_below_a_mount_and_with_a_space_in_its_name(self) -> None:
+        below = "28 27 254:1 /sub /my\\040state rw - ext4 /dev/vdb rw"
+        data = "42 28 254:1 /sub/engine/data /my\\040state/engine/data rw - ext4 /dev/vdb rw"
+        assert mounts.is_leftover(Path("/my state/engine/data"), f"{self.ROOT}\n{below}\n{data}")
+
+    def test_what_a_person_mounted_there_is_not(self) -> None:
+        disk = "42 27 254:16 / /state/engine/data rw - ext4 /dev/vdb rw"
+        directory = "42 27 254:0 /big/docker /state/engine/data rw - ext4 /dev/vda rw"
+        for row in (disk, directory):
+            assert not mounts.is_leftover(Path("/state/engine/data"), f"{self.ROOT}\n{row}")
+
+    def test_the_name_of_a_network_namespace_is(self) -> None:
+        row = "50 27 0:4 net:[4026531840] /state/engine/run/netns/default rw - nsfs nsfs rw"
+        assert mounts.is_leftover(Path("/state/engine/run/netns/default"), f"{self.ROOT}\n{row}")
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+    def test_leftovers_are_unmounted_and_what_is_in_use_stays(self, tmp_path: Path) -> None:
+        data = tmp_path / "engine/data"
+        data.mkdir(parents=True)
+
+        def is_there() -> bool:
+            return mounts.is_leftover(data, Path("/proc/self/mountinfo").read_text())
+
+        for _ in range(2):
+            if subprocess.run(["mount", "--bind", str(data), str(data)], check=False).returncode:
+                pytest.skip("mounting is not allowed here")
+        try:
+            with (data / "file").open("w"):
+                mounts.remove_leftovers(tmp_path / "engine")
+                assert is_there()
+            mounts.remove_leftovers(tmp_path / "engine")
+            assert not is_there()
+        finally:
+            while is_there():
+                subprocess.run(["umount", "--lazy", str(data)], check=True)
+
+
 class TestVenv:
     def test_the_stamp_changes_with_any_file_or_fact(self, tmp_path: Path) -> None:
         one, two = tmp_path / "one", tmp_path / "two"
@@ -190,11 +251,18 @@ class TestState:
 
 
 class TestCommand:
-    def run(self, *argv: str, **env: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-I", "-S", "-c", "import runpy, sys; sys.path.insert(0, sys.argv.pop(1));"]
-        command[-1] += "runpy.run_module('gateway.bootstrap', run_name='__main__', alter_sys=True)"
+    SCRIPT = (
+        "import os, sys\n"
+        "sys.path.insert(0, sys.argv.pop(1))\n"
+        "from gateway.bootstrap.__main__ import main\n"
+        "if user := int(sys.argv.pop(1)):\n"
+        "    os.setgroups([]), os.setgid(user), os.setuid(user)\n"
+        "sys.exit(main())\n"
+    )
+
+    def run(self, *argv: str, become: int = 0, **env: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [*command, str(ROOT), *argv],
+            [sys.executable, "-I", "-S", "-c", self.SCRIPT, str(ROOT), str(become), *argv],
             env={"PATH": os.environ["PATH"], **env},
             capture_output=True,
             text=True,
@@ -217,9 +285,53 @@ class TestCommand:
 
     def test_a_state_directory_that_cannot_be_made_is_said(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
-        done = self.run("status", BOATYARD_STATE_DIR=str(tmp_path / "file/state"))
+        done = self.run("engine", BOATYARD_STATE_DIR=str(tmp_path / "file/state"))
         assert done.returncode == Exit.NEEDS_ROOT
         assert "BOATYARD_STATE_DIR" in done.stderr
+
+    @pytest.mark.parametrize("step", ["status", "down"])
+    def test_looking_and_clearing_away_need_no_state_directory_and_make_none(self, tmp_path: Path, step: str) -> None:
+        (tmp_path / "file").write_text("")
+        host = f"unix://{tmp_path}/none.sock"
+        for state in (tmp_path / "file/state", tmp_path / "none"):
+            done = self.run(step, DOCKER_HOST=host, BOATYARD_STATE_DIR=str(state))
+            assert (done.returncode, done.stderr) == (0, "")
+            assert "no engine" in done.stdout
+        assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+    @pytest.mark.parametrize("step", ["all", "status", "down"])
+    def test_a_user_who_may_not_use_the_engine_learns_it_first(self, step: str) -> None:
+        with tempfile.TemporaryDirectory() as name, socket.socket(socket.AF_UNIX) as engine_socket:
+            directory = Path(name)
+            directory.chmod(0o755)
+            (directory / "state").mkdir()
+            os.chown(directory / "state", NOBODY, NOBODY)
+            engine_socket.bind(str(directory / "engine.sock"))
+            (directory / "engine.sock").chmod(0o600)
+            host = f"unix://{directory}/engine.sock"
+            done = self.run(step, become=NOBODY, DOCKER_HOST=host, BOATYARD_STATE_DIR=str(directory / "state"))
+            assert "join the group docker" in done.stdout + done.stderr
+            assert done.returncode == (0 if step == "status" else Exit.NEEDS_ROOT)
+            assert list((directory / "state").iterdir()) == []
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+    def test_down_in_a_state_directory_of_another_user_says_what_it_cannot_do(
+        self, sleeper: "subprocess.Popen[bytes]"
+    ) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            directory = Path(name)
+            directory.chmod(0o755)
+            (directory / "engine").mkdir()
+            known = identify(sleeper.pid)
+            assert known is not None
+            engine.save_record(directory / "engine/engine.json", known)
+            host = f"unix://{directory}/none.sock"
+            done = self.run("down", become=NOBODY, DOCKER_HOST=host, BOATYARD_STATE_DIR=name)
+            assert done.returncode == Exit.NEEDS_ROOT
+            assert done.stderr.count("\n") == 1
+            assert "may not stop the engine" in done.stderr
+            assert sleeper.poll() is None
 
     def test_down_without_an_engine_says_so(self, tmp_path: Path) -> None:
         done = self.run("down", DOCKER_HOST=f"unix://{tmp_path}/none.sock", BOATYARD_STATE_DIR=str(tmp_path))
