@@ -1,6 +1,7 @@
 """A sandbox outlives whoever made it: reattach after a crash, exactly-once requests, leases and takeovers."""
 
 import asyncio
+import hashlib
 import io
 import os
 import tarfile
@@ -23,7 +24,7 @@ from sandbox.errors import (
     SandboxNotFound,
     Unavailable,
 )
-from sandbox.types import MIB, ProcessId, Reason, RequestId, SandboxId, SandboxSpec
+from sandbox.types import MIB, ExecResult, ProcessId, Reason, RequestId, SandboxId, SandboxSpec
 from tests.integration.peers import LEASE_S, MEET, block, open_backend, peer, start_blocks, within
 
 pytestmark = pytest.mark.docker
@@ -144,6 +145,48 @@ async def test_command_repeated_while_it_runs_is_attached_to(shared_sandbox: Gue
         assert (result.exit_code, result.stdout.head) == (0, b"open\nx\n")
     await first.detach()
     await again.detach()
+
+
+HASH = """
+import hashlib, os, sys, time
+got = b""
+while len(got) < 50000:
+    got += os.read(0, 50000 - len(got))
+open("begun-" + sys.argv[1], "w").close()
+while not os.path.exists("go-" + sys.argv[1]):
+    time.sleep(0.01)
+got += sys.stdin.buffer.read()
+print(len(got), hashlib.sha256(got).hexdigest())
+"""
+"""Reads a little of its input, waits until it may go on, then says what all of it was."""
+
+
+@pytest.mark.parametrize("n_bytes", [60_000, 3_000_000])
+@within(40)
+async def test_input_of_a_command_repeated_while_it_runs_goes_on_where_it_was(
+    backend: DockerBackend, sandbox: GuestSandbox, n_bytes: int
+) -> None:
+    content = b"".join(b"%09d\n" % number for number in range(n_bytes // 10))
+    said = f"{n_bytes} {hashlib.sha256(content).hexdigest()}\n".encode()
+
+    def run(holder: GuestSandbox) -> asyncio.Task[ExecResult]:
+        command = ["python3", "-c", HASH, str(n_bytes)]
+        return asyncio.create_task(holder.execute(command, stdin=content, request_id=RequestId("hash")))
+
+    holder = sandbox
+    for _ in range(3):
+        running = run(holder)
+        await holder.execute(f"until [ -e begun-{n_bytes} ]; do sleep 0.01; done")
+        successor = await backend.connect(sandbox.id)
+        with pytest.raises((LeaseLost, SandboxLost)):
+            await running
+        holder = successor
+    both = [run(holder), run(holder)]
+    await holder.write(f"go-{n_bytes}", b"")
+    for running in both:
+        assert (await running).stdout.head == said
+    assert (await run(holder)).stdout.head == said
+    await holder.detach()
 
 
 @within(20)
