@@ -104,13 +104,8 @@ class Service:
 
     def _plain(self, operation: Callable[[Dict[str, Any]], Dict[str, Any]]) -> Handler:
         def handle(peer: "Peer", number: int, request: Dict[str, Any]) -> None:
-            try:
-                with acting_as(self._account()):
-                    outcome = {"ok": operation(request)}
-            except OSError as error:
-                outcome = from_os_error(error, _path_of(error, request)).outcome()
-            except Refusal as refusal:
-                outcome = refusal.outcome()
+            with acting_as(self._account()):
+                outcome = {"ok": operation(request)}
             self._requests.keep(request.get("id"), outcome)
             _tell(Channel(peer, number, request), outcome)
 

@@ -6,7 +6,8 @@ import io
 import os
 import tarfile
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any
 
 import anyio
 import pytest
@@ -15,16 +16,18 @@ from sandbox.backends.docker import DockerBackend
 from sandbox.backends.docker.container import name_of
 from sandbox.client.sandbox import GuestSandbox
 from sandbox.errors import (
-    EditNotFound,
+    CommandNotFound,
     LeaseLost,
+    NoSpace,
     NotFound,
+    PermissionDenied,
     ProcessNotFound,
     RequestConflict,
     SandboxLost,
     SandboxNotFound,
     Unavailable,
 )
-from sandbox.types import MIB, ExecResult, ProcessId, Reason, RequestId, SandboxId, SandboxSpec
+from sandbox.types import MIB, ExecResult, Limits, ProcessId, Reason, RequestId, SandboxId, SandboxSpec
 from tests.integration.peers import LEASE_S, MEET, block, open_backend, peer, start_blocks, within
 
 pytestmark = pytest.mark.docker
@@ -50,6 +53,15 @@ sys.exit(7)
 
 def lines(start: int, stop: int) -> bytes:
     return b"".join(b"line %d\n" % number for number in range(start, stop))
+
+
+def tar_of(name: str, content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        info = tarfile.TarInfo(name)
+        info.size = len(content)
+        tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
 
 
 @pytest.fixture(scope="module", params=["1", "0"], ids=["socket", "attach"])
@@ -268,29 +280,102 @@ async def test_repeated_edit_does_not_edit_again(shared_sandbox: GuestSandbox) -
 
 
 @within(20)
-async def test_refusal_is_an_outcome_too(shared_sandbox: GuestSandbox) -> None:
-    identity = RequestId("refused")
-    await shared_sandbox.write("refused", b"one")
-    with pytest.raises(EditNotFound):
-        await shared_sandbox.edit("refused", "two", "three", request_id=identity)
-    await shared_sandbox.write("refused", b"two")
-    with pytest.raises(EditNotFound):
-        await shared_sandbox.edit("refused", "two", "three", request_id=identity)
-    await shared_sandbox.acknowledge(identity)
-    assert (await shared_sandbox.edit("refused", "two", "three", request_id=identity)).n_replaced == 1
+async def test_refused_request_may_be_made_again(shared_sandbox: GuestSandbox) -> None:
+    """It did not happen. Once its cause is gone it does, and then once."""
+
+    async def ask() -> None:
+        await shared_sandbox.edit("refused", "echo a", "echo aa", request_id=RequestId("refused-edit"))
+        await shared_sandbox.execute(["./refused"], request_id=RequestId("refused-execute"))
+        await shared_sandbox.move("refused", "moved-later", request_id=RequestId("refused-move"))
+        await shared_sandbox.delete("moved-later", request_id=RequestId("refused-delete"))
+
+    with pytest.raises(NotFound):
+        await shared_sandbox.edit("refused", "echo a", "echo aa", request_id=RequestId("refused-edit"))
+    with pytest.raises(CommandNotFound):
+        await shared_sandbox.execute(["./refused"], request_id=RequestId("refused-execute"))
+    with pytest.raises(NotFound):
+        await shared_sandbox.move("refused", "moved-later", request_id=RequestId("refused-move"))
+    with pytest.raises(NotFound):
+        await shared_sandbox.delete("moved-later", request_id=RequestId("refused-delete"))
+    await shared_sandbox.write("refused", b"#!/bin/sh\necho a >> said", mode=0o755)
+    await ask()
+    await shared_sandbox.write("refused", b"untouched")
+    await ask()
+    assert await shared_sandbox.read("said") == b"aa\n"
+    assert await shared_sandbox.read("refused") == b"untouched"
+
+
+@within(40)
+async def test_request_without_room_may_be_made_again_when_there_is_some(
+    docker_backend: DockerBackend, spec: Callable[..., SandboxSpec]
+) -> None:
+    async with await docker_backend.create(spec(limits=Limits.for_memory(256 * MIB))) as sandbox:
+        small, large = b"s" * 60_000, b"l" * MIB
+        await sandbox.write("edited", b"e" * 60_000 + b"end")
+        await sandbox.write("/tmp/moved", large)
+
+        requests: list[Callable[[], Coroutine[Any, Any, object]]] = [
+            lambda: sandbox.write("small", small, request_id=RequestId("small")),
+            lambda: sandbox.write("large", large, request_id=RequestId("large")),
+            lambda: sandbox.write("in-place", small, atomic=False, request_id=RequestId("in-place")),
+            lambda: sandbox.edit("edited", "end", "END" * 20_000, request_id=RequestId("edit")),
+            lambda: sandbox.upload(tar_of("unpacked", large), request_id=RequestId("upload")),
+            lambda: sandbox.move("/tmp/moved", "moved", request_id=RequestId("move")),
+        ]
+        await sandbox.execute("cat /dev/zero > filler")
+        for request in requests:
+            with pytest.raises(NoSpace):
+                await request()
+        await sandbox.delete("filler")
+        for _ in range(2):
+            for request in requests:
+                await request()
+        assert await sandbox.read("small") == await sandbox.read("in-place") == small
+        assert await sandbox.read("large") == await sandbox.read("unpacked") == await sandbox.read("moved") == large
+        assert (await sandbox.read("edited")).endswith(b"eEND" + b"END" * 19_999)
+
+
+SNATCH = """
+import contextlib, os
+open("snatching", "w").close()
+while True:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink("snatched")
+"""
+
+
+@within(40)
+async def test_file_that_is_taken_away_at_once_was_written_all_the_same(sandbox: GuestSandbox) -> None:
+    snatcher = await sandbox.start(["python3", "-c", SNATCH])
+    await sandbox.execute("until [ -e snatching ]; do sleep 0.01; done")
+    for number in range(1000):
+        written = await sandbox.write("snatched", b"1234567", mode=0o640, request_id=RequestId(f"snatched-{number}"))
+        assert (written.size_bytes, written.mode) == (7, 0o640)
+    await snatcher.kill()
+    await snatcher.detach()
+
+
+@within(20)
+async def test_move_that_is_half_done_is_not_begun_again(shared_sandbox: GuestSandbox) -> None:
+    """What it copied is there, what it could not delete too: that is how it ended, also for who asks again."""
+    identity = RequestId("half")
+    await shared_sandbox.write("locked/file", b"1")
+    assert (await shared_sandbox.execute("chmod a-w locked")).ok
+    with pytest.raises(PermissionDenied, match="copied") as first:
+        await shared_sandbox.move("locked/file", "/tmp/unlocked", request_id=identity)
+    assert (await shared_sandbox.execute("chmod u+w locked; echo more >> locked/file")).ok
+    with pytest.raises(PermissionDenied, match="copied") as again:
+        await shared_sandbox.move("locked/file", "/tmp/unlocked", request_id=identity)
+    assert again.value.message == first.value.message
+    assert await shared_sandbox.read("/tmp/unlocked") == b"1"
 
 
 @within(20)
 async def test_repeated_upload_does_not_unpack_again(shared_sandbox: GuestSandbox) -> None:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        info = tarfile.TarInfo("file")
-        info.size = 3
-        tar.addfile(info, io.BytesIO(b"old"))
-    identity = RequestId("upload")
-    assert await shared_sandbox.upload(buffer.getvalue(), "unpacked", request_id=identity) == 1
+    identity, tar = RequestId("upload"), tar_of("file", b"old")
+    assert await shared_sandbox.upload(tar, "unpacked", request_id=identity) == 1
     await shared_sandbox.write("unpacked/file", b"new")
-    assert await shared_sandbox.upload(buffer.getvalue(), "unpacked", request_id=identity) == 1
+    assert await shared_sandbox.upload(tar, "unpacked", request_id=identity) == 1
     assert await shared_sandbox.read("unpacked/file") == b"new"
 
 
