@@ -4,9 +4,10 @@ import asyncio
 import hashlib
 import io
 import os
+import signal
 import tarfile
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import anyio
@@ -377,6 +378,55 @@ async def test_repeated_upload_does_not_unpack_again(shared_sandbox: GuestSandbo
     await shared_sandbox.write("unpacked/file", b"new")
     assert await shared_sandbox.upload(tar, "unpacked", request_id=identity) == 1
     assert await shared_sandbox.read("unpacked/file") == b"new"
+
+
+SIGNAL_JOB = """
+import os, sys
+n_signalled = 0
+for name in os.listdir("/proc"):
+    if name.isdigit() and int(name) != os.getpid():
+        try:
+            os.kill(int(name), int(sys.argv[1]))
+            n_signalled += 1
+        except PermissionError:
+            pass
+print(n_signalled)
+"""
+"""Signals every other process of the user's. Where only an upload is under way, that is the one which does it."""
+
+
+@pytest.mark.parametrize("goes_on", [True, False], ids=["cleans up at last", "has to be killed"])
+@within(40)
+async def test_upload_repeated_while_the_first_is_dying_is_done_when_that_is_dead(
+    backend: DockerBackend, sandbox: GuestSandbox, *, goes_on: bool
+) -> None:
+    """It stands still when its peer is lost, and so is neither done nor gone when it is asked for again."""
+    content = os.urandom(MIB)
+    tar, identity = tar_of("file", content), RequestId("cut-upload")
+
+    async def half() -> AsyncIterator[bytes]:
+        yield tar[: MIB // 2]
+        await asyncio.Event().wait()
+
+    async def whole() -> AsyncIterator[bytes]:
+        yield tar
+
+    cut = asyncio.create_task(sandbox.upload(half(), "into", request_id=identity))
+    await sandbox.execute("until [ -e into/.boatyard-unpack-*/new/file ]; do sleep 0.01; done")
+    stopped = await sandbox.execute(["python3", "-c", SIGNAL_JOB, str(int(signal.SIGSTOP))])
+    assert stopped.stdout.head == b"1\n"
+    successor = await backend.connect(sandbox.id)
+    cut.cancel()
+    repeated = [asyncio.create_task(successor.upload(whole(), "into", request_id=identity)) for _ in range(3)]
+    await asyncio.sleep(0)  # their first steps send the requests, before the first attempt may end
+    if goes_on:
+        resumed = await successor.execute(["python3", "-c", SIGNAL_JOB, str(int(signal.SIGCONT))])
+        assert resumed.stdout.head == b"1\n"
+    assert [await task for task in repeated] == [1, 1, 1]
+    assert await successor.read("into/file") == content
+    if goes_on:
+        assert [info.path.name for info in await successor.ls("into")] == ["file"]
+    await successor.detach()
 
 
 @within(20)
