@@ -184,7 +184,7 @@ async def test_a_pattern_that_would_never_end_ends(shared_sandbox: GuestSandbox)
     hopeless.cancel()
     with pytest.raises((asyncio.CancelledError, InvalidArgument, OperationTimedOut)):
         await hopeless
-    await run(shared_sandbox, "while [ $(ps -eo args | grep -c '[g]uest.pyz') -gt 1 ]; do sleep 0.1; done")
+    await run(shared_sandbox, "while ps -u user -o args | grep -q '[g]uest.pyz'; do sleep 0.1; done")
 
 
 async def test_a_tree_goes_out_and_in_again(shared_sandbox: GuestSandbox) -> None:
