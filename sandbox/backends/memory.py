@@ -22,7 +22,6 @@ from sandbox.errors import (
     NotFound,
     PermissionDenied,
     RequestConflict,
-    SandboxError,
 )
 from sandbox.paths import resolve
 from sandbox.protocol import PathLike
@@ -314,21 +313,20 @@ class MemoryFiles:
         return NoSpace(f"{path}: no space left of {self._max_bytes} bytes; delete files or ask for a larger sandbox")
 
     def _once(self, request_id: RequestId | None, request: object, act: Callable[[], T]) -> T:
-        """Does it, or gives the outcome, good or bad, that the same request had before. Raises: RequestConflict."""
+        """Does it, or gives the outcome that the same request had before; one that was refused has none.
+
+        Raises: RequestConflict.
+        """
         if request_id is None:
             return act()
         if request_id not in self._outcomes:
+            done = act()
             while len(self._outcomes) >= MAX_KEPT_OUTCOMES:
                 del self._outcomes[next(iter(self._outcomes))]
-            try:
-                self._outcomes[request_id] = (request, act())
-            except SandboxError as error:
-                self._outcomes[request_id] = (request, error)
+            self._outcomes[request_id] = (request, done)
         earlier, outcome = self._outcomes[request_id]
         if earlier != request:
             raise RequestConflict(f"the request id {request_id} was used for something else; take a new one")
-        if isinstance(outcome, SandboxError):
-            raise outcome
         return cast(T, outcome)
 
 

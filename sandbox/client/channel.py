@@ -1,20 +1,16 @@
 """One exchange with a guest, seen from our side: what it may still send, what we may, and how it ended."""
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from sandbox import wire
+from sandbox.client.inbox import EVENT, Inbox
 from sandbox.errors import SandboxError
 
 Json = dict[str, Any]
 Item = tuple[int, bytes] | Json
 """DATA as (stream, bytes), or an EVENT's fields."""
-_Queued = tuple[int, bytes | bytearray] | Json
-
-_JOINED = 64 << 10
-_MAX_ITEMS = 4096
 
 
 class Wires(Protocol):
@@ -38,36 +34,31 @@ class Channel:
         self._allowed = credit
         self._taken = 0
         self._refill = refill
-        self._items: deque[_Queued] = deque()
+        self._inbox = Inbox()
         self._arrived = asyncio.Event()
         self._may_send = wire.HOST_CREDIT
         self._send_room = asyncio.Event()
 
     # From the link
 
-    def receive(self, item: Item, n_bytes: int) -> None:
-        """Raises Violation if the guest sends more than it was allowed."""
-        self._allowed -= n_bytes
-        if self._allowed < 0 or not n_bytes:
+    def receive(self, stream: int, data: bytes) -> None:
+        """DATA. Raises Violation if the guest sends more than it was allowed."""
+        self._receive((stream, data), stream, data)
+
+    def receive_event(self, fields: Json, payload: bytes) -> None:
+        """An EVENT, as it was understood and as it came. Raises as `receive`."""
+        self._receive(fields, EVENT, payload)
+
+    def _receive(self, item: Item, label: int, payload: bytes) -> None:
+        self._allowed -= len(payload)
+        if self._allowed < 0 or not payload:
             raise wire.Violation("a channel sent more than its credit, or nothing at all")
         if self._on_item is not None:
             self._on_item(item)
-            self._took(n_bytes)
+            self._took(len(payload))
             return
-        self._enqueue(item)
+        self._inbox.put(label, payload)
         self._arrived.set()
-
-    def _enqueue(self, item: Item) -> None:
-        """Small pieces are joined: a guest that sends single bytes must not cost us an object for each."""
-        last = self._items[-1] if self._items else None
-        if isinstance(item, tuple) and isinstance(last, tuple) and last[0] == item[0] and len(last[1]) < _JOINED:
-            joined = last[1] if isinstance(last[1], bytearray) else bytearray(last[1])
-            joined += item[1]
-            self._items[-1] = (item[0], joined)
-            return
-        if len(self._items) >= _MAX_ITEMS:
-            raise wire.Violation("a channel is stuffed with tiny frames")
-        self._items.append(item)
 
     def receive_credit(self, n_bytes: int) -> None:
         self._may_send = min(self._may_send + n_bytes, wire.MAX_CREDIT)
@@ -92,17 +83,15 @@ class Channel:
 
     async def take(self) -> Item | None:
         """The next item, or None after the last one. Raises what the exchange failed with."""
-        while not self._items:
+        while not self._inbox:
             if self.done.done():
                 self.done.result()
                 return None
             self._arrived.clear()
             await self._arrived.wait()
-        item = self._items.popleft()
-        if isinstance(item, tuple):
-            self._took(len(item[1]))
-            return item[0], bytes(item[1])
-        return item
+        label, payload = self._inbox.pop()
+        self._took(len(payload))
+        return wire.unpack_json(payload) if label == EVENT else (label, payload)
 
     def _took(self, n_bytes: int) -> None:
         if not self._refill or self.done.done():

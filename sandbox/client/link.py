@@ -273,9 +273,9 @@ class Link:
             if frame.kind in (wire.RESULT, wire.CLOSE):
                 self._closing.discard(frame.channel)
         elif frame.kind == wire.DATA:
-            channel.receive((frame.flags & wire.STREAM_MASK, frame.payload), len(frame.payload))
+            channel.receive(frame.flags & wire.STREAM_MASK, frame.payload)
         elif frame.kind == wire.EVENT:
-            channel.receive(_json(frame.payload), len(frame.payload))
+            channel.receive_event(_json(frame.payload), frame.payload)
         elif frame.kind == wire.CREDIT:
             channel.receive_credit(wire.unpack_credit(frame.payload))
         elif frame.kind == wire.RESULT:

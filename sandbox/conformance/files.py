@@ -240,6 +240,17 @@ async def a_repeated_request_is_done_once(place: Place) -> None:
         await place.files.delete(place.path("other"), missing_ok=True, request_id=request)
 
 
+@checks.needs(Ability.FILES)
+async def a_refused_request_may_be_made_again(place: Place) -> None:
+    path, request = place.path("f"), RequestId(f"refused-{place.directory.name}")
+    with refused("to delete what is not there", NotFound):
+        await place.files.delete(path, request_id=request)
+    for content in (b"1", b"2"):
+        await place.files.write(path, content)
+        await place.files.delete(path, request_id=request)
+    expect_equal(await place.files.read(path), b"2", "the file, which was deleted once")
+
+
 @checks.needs(Ability.STREAMS)
 async def reading_through_a_link(place: Place) -> None:
     await place.files.write(place.path("f"), b"content")

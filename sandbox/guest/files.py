@@ -153,11 +153,10 @@ class Files:
         pending = PendingFile(self, path, atomic=True, overwrite=True, mode=None)
         try:
             pending.write(changed)
-            pending.commit()
+            return {"info": describe(path, pending.commit(), None), "n_replaced": n_replaced}
         except BaseException:
             pending.abandon()
             raise
-        return {"info": _described(path, True), "n_replaced": n_replaced}
 
     def writable_path(self, path: str) -> str:
         """Where a write to `path` goes. Links are followed inside the tree they are in, never out of it."""
@@ -191,9 +190,10 @@ class PendingFile:
         existing = self._existing_mode()
         self._mode = mode if mode is not None else existing
         self._temporary: Optional[str] = None
-        self._created = existing is None
+        self._leftover = path if existing is None else None
+        """What is to go if it comes to nothing."""
         if atomic:
-            self._temporary = os.path.join(self._directory, files.temporary_name())
+            self._temporary = self._leftover = os.path.join(self._directory, files.temporary_name())
             if existing is not None and not os.access(path, os.W_OK, effective_ids=True):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
             self.fd = os.open(
@@ -222,29 +222,31 @@ class PendingFile:
         while view:
             view = view[os.write(self.fd, view) :]
 
-    def commit(self) -> None:
+    def commit(self) -> os.stat_result:
+        """What it is now. Raises: OSError; it has not become the file then."""
         if self._mode is not None:
             os.fchmod(self.fd, self._mode & 0o777)
-        os.close(self.fd)
-        self.fd = -1
-        self._created = False  # from here on it is the file, and not ours to take back
+        found = os.fstat(self.fd)
+        fd, self.fd = self.fd, -1
+        os.close(fd)
         if self._temporary is not None:
             if self._overwrite:
                 os.rename(self._temporary, self.path)
             else:
                 os.link(self._temporary, self.path)
-                os.unlink(self._temporary)
-            self._temporary = None
+                with contextlib.suppress(OSError):
+                    os.unlink(self._temporary)
+        self._leftover = None  # from here on it is the file, and not ours to take back
+        return found
 
     def abandon(self) -> None:
         """Leaves nothing half-done behind, as far as that can be had in place."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-        leftover = self._temporary or (self.path if self._created else None)
-        if leftover is not None:
+        if self._leftover is not None:
             with contextlib.suppress(OSError):
-                os.unlink(leftover)
+                os.unlink(self._leftover)
 
 
 class ReadChannel(Channel):
@@ -318,20 +320,20 @@ class WriteChannel(Channel):
         try:
             pending.write(data)
             if end:
-                with acting_as(self._account):
-                    pending.commit()
-                    info = _described(pending.path, True)
-                info[0] = self._shown
-                self._pending = None
-                self._requests.keep(self._id, {"ok": {"info": info}})
-                self.finish({"info": info})
+                self._commit(pending)
             else:
                 self.grant(len(data))
         except OSError as error:
-            refusal = from_os_error(error, self._shown)
-            self._requests.keep(self._id, refusal.outcome())
             self.on_close()
-            self.fail(refusal)
+            self.fail(from_os_error(error, self._shown))
+
+    def _commit(self, pending: PendingFile) -> None:
+        with acting_as(self._account):
+            found = pending.commit()
+        self._pending = None
+        answer = {"info": describe(self._shown, found, None)}
+        self._requests.keep(self._id, {"ok": answer})
+        self.finish(answer)
 
     def on_close(self) -> None:
         self._requests.drop(self._id)

@@ -143,15 +143,17 @@ class JobChannel(Channel):
         if self._answer is not None and "ok" in self._answer and forked.stdout >= 0 and self.open:
             return  # its output is still on the way
         self._release()
-        outcome = self._answer
-        if outcome is None:
-            outcome = Refusal("io_failed", "the operation's process was killed").outcome()
-            self._requests.drop(self._id)
-        self._requests.keep(self._id, outcome)
-        if "ok" in outcome:
-            self.finish(outcome["ok"])
+        answer = self._answer or Refusal("io_failed", "the operation's process was killed").outcome()
+        if "ok" in answer:
+            self._requests.keep(self._id, answer)
+            self.finish(answer["ok"])
+            return
+        refusal = from_outcome(answer)
+        if refusal.took_effect:
+            self._requests.keep(self._id, answer)
         else:
-            self.fail(from_outcome(outcome))
+            self._requests.drop(self._id)
+        self.fail(refusal)
 
     def _timed_out(self) -> None:
         self._answer = {

@@ -60,6 +60,9 @@ class Peer:
     def wait_for_room(self, channel: Channel) -> None:
         self._waiting.add(channel)
 
+    def register(self, channel: Channel) -> None:
+        self._channels[channel.number] = channel
+
     def forget(self, channel: Channel) -> None:
         self._channels.pop(channel.number, None)
         self._waiting.discard(channel)
@@ -135,7 +138,7 @@ class Peer:
             channel.fail(Refusal("invalid_argument", f"the request makes no sense: {type(error).__name__}: {error}"))
             return
         if made is not None and made.open:
-            self._channels[frame.channel] = made
+            self.register(made)
             made.attempt(made.pump)
 
     def _shut(self, channel: Channel) -> None:

@@ -44,19 +44,26 @@ _SENTENCES: Dict[str, str] = {
 
 
 class Refusal(Exception):
-    def __init__(self, code: str, message: str) -> None:
+    """`took_effect`: not all was done, but enough that a repetition must hear of it and not try again."""
+
+    def __init__(self, code: str, message: str, *, took_effect: bool = False) -> None:
         super().__init__(message)
         self.code = code
+        self.took_effect = took_effect
         # It may quote a name of any length, and an answer must stay short.
         self.message = message if len(message) <= _MAX_MESSAGE else message[: _MAX_MESSAGE - 1] + "…"
 
     def outcome(self) -> Dict[str, Any]:
         """As it goes over the wire."""
-        return {"error": {"code": self.code, "message": self.message}}
+        said: Dict[str, Any] = {"code": self.code, "message": self.message}
+        if self.took_effect:
+            said["took_effect"] = True
+        return {"error": said}
 
 
 def from_outcome(outcome: Dict[str, Any]) -> Refusal:
-    return Refusal(str(outcome["error"]["code"]), str(outcome["error"]["message"]))
+    said = outcome["error"]
+    return Refusal(str(said["code"]), str(said["message"]), took_effect=bool(said.get("took_effect")))
 
 
 def from_os_error(error: OSError, path: str) -> Refusal:

@@ -1,7 +1,7 @@
 """What was asked for under which id, and how it ended: each is done at most once, and told until acknowledged."""
 
 import json
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from sandbox.guest.refusal import Refusal
 
@@ -10,13 +10,24 @@ _PASSING = frozenset(("ack", "credit", "detached", "head", "tail", "offset", "st
 """Fields that say how to answer, not what to do: the same request may be repeated with others."""
 
 
+class UnderWay(Refusal):
+    def __init__(self, request_id: str) -> None:
+        super().__init__("request_conflict", f"the request {request_id!r} is under way; wait for it")
+
+
 class _Request:
-    __slots__ = ("fingerprint", "outcome")
+    __slots__ = ("fingerprint", "outcome", "waiting")
 
     def __init__(self, fingerprint: str) -> None:
         self.fingerprint = fingerprint
         self.outcome: Optional[Dict[str, Any]] = None
         """None while it is under way; a command's is with the command."""
+        self.waiting: Tuple[Callable[[], None], ...] = ()
+
+    def over(self) -> None:
+        waiting, self.waiting = self.waiting, ()
+        for callback in waiting:
+            callback()
 
 
 class Requests:
@@ -26,7 +37,7 @@ class Requests:
     def begin(self, request: Dict[str, Any]) -> Optional[Dict[str, Any]]:
         """Takes a request up under its id; returns the outcome if it was done before.
 
-        Raises: Refusal (request_conflict: the id means something else, or is under way; too_many_unacknowledged).
+        Raises: UnderWay, Refusal (request_conflict: the id means something else; too_many_unacknowledged).
         """
         request_id = request["id"]
         fingerprint = _fingerprint(request)
@@ -39,21 +50,28 @@ class Requests:
         if known.fingerprint != fingerprint:
             raise Refusal("request_conflict", f"the id {request_id!r} was used for another request; choose a new one")
         if known.outcome is None and request["op"] != "start":
-            raise Refusal("request_conflict", f"the request {request_id!r} is under way; wait for it")
+            raise UnderWay(request_id)
         return known.outcome
+
+    def when_over(self, request_id: str, callback: Callable[[], None]) -> None:
+        """Calls back once a request that is under way is not any more."""
+        self._kept[request_id].waiting += (callback,)
 
     def keep(self, request_id: Optional[str], outcome: Dict[str, Any]) -> None:
         known = self._kept.get(request_id) if request_id is not None else None
         if known is not None:
             known.outcome = outcome
+            known.over()
 
     def drop(self, request_id: Optional[str]) -> None:
         """It did not happen: the next one under this id is the first."""
         if request_id is not None and request_id in self._kept and self._kept[request_id].outcome is None:
-            del self._kept[request_id]
+            self._kept.pop(request_id).over()
 
     def acknowledge(self, request_id: str) -> None:
-        self._kept.pop(request_id, None)
+        known = self._kept.pop(request_id, None)
+        if known is not None:
+            known.over()
 
     def beginning_with(self, prefix: str) -> List[str]:
         return [request_id for request_id in self._kept if request_id.startswith(prefix)]

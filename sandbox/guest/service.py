@@ -11,7 +11,8 @@ from sandbox.guest.files import Files, ListChannel, ReadChannel, WriteChannel
 from sandbox.guest.job import JobChannel
 from sandbox.guest.process import Process
 from sandbox.guest.refusal import Refusal, from_os_error, from_outcome
-from sandbox.guest.requests import Requests
+from sandbox.guest.repeat import Repeat
+from sandbox.guest.requests import Requests, UnderWay
 from sandbox.guest.spawn import Order
 from sandbox.guest.supervisor import Supervisor
 from sandbox.guest.view import InputChannel, View
@@ -80,7 +81,10 @@ class Service:
         if handler is None:
             raise Refusal("not_supported", f"this guest knows no operation {request['op']!r}")
         if request.get("id") is not None:
-            outcome = self._requests.begin(request)
+            try:
+                outcome = self._requests.begin(request)
+            except UnderWay as under_way:
+                return self._wait(peer, number, request, under_way)
             if outcome is not None:
                 _tell(Channel(peer, number, request), outcome)
                 return None
@@ -92,6 +96,12 @@ class Service:
         except BaseException:
             self._requests.drop(request.get("id"))
             raise
+
+    def _wait(self, peer: "Peer", number: int, request: Dict[str, Any], under_way: UnderWay) -> Channel:
+        """For the first attempt at a request, perhaps of a peer that is gone: then it is dying, and takes a moment."""
+        repeat = Repeat(peer, number, request, under_way, lambda: self.open(peer, number, request))
+        self._requests.when_over(request["id"], lambda: peer.loop.call_soon(repeat.first_is_over))
+        return repeat
 
     def acknowledge(self, request_ids: List[str]) -> None:
         for request_id in request_ids:
@@ -106,13 +116,8 @@ class Service:
 
     def _plain(self, operation: Callable[[Dict[str, Any]], Dict[str, Any]]) -> Handler:
         def handle(peer: "Peer", number: int, request: Dict[str, Any]) -> None:
-            try:
-                with acting_as(self._account()):
-                    outcome = {"ok": operation(request)}
-            except OSError as error:
-                outcome = from_os_error(error, _path_of(error, request)).outcome()
-            except Refusal as refusal:
-                outcome = refusal.outcome()
+            with acting_as(self._account()):
+                outcome = {"ok": operation(request)}
             self._requests.keep(request.get("id"), outcome)
             _tell(Channel(peer, number, request), outcome)
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional, Tuple
 from sandbox import wire
 from sandbox.guest.channel import Channel
 from sandbox.guest.process import Process, Watcher
-from sandbox.guest.stdin import Feeder
+from sandbox.guest.stdin import Feeder, WholeFeeder
 
 if TYPE_CHECKING:
     from sandbox.guest.peer import Peer
@@ -22,7 +22,7 @@ class Bounds(NamedTuple):
 
 
 class View(Channel, Watcher):
-    """Sends each stream from its offset on, then the result; takes input on the way if it came with the request.
+    """Sends each stream from its offset on, then the result; takes the input on the way that belongs to the request.
 
     Without bounds it sends everything, and makes the command wait for it rather than lose bytes.
     """
@@ -38,7 +38,7 @@ class View(Channel, Watcher):
         if request.get("head") is not None:
             self._bounds = Bounds(int(request["head"]), int(request["tail"]))
         self._totals: Optional[Dict[int, int]] = None
-        self._feeder = Feeder(self, process.stdin) if process.stdin is not None else None
+        self._feeder = WholeFeeder(self, process.stdin) if process.stdin is not None else None
         process.watch(self)
         if self._feeder is not None and process.stdin is not None:
             process.stdin.feeders.add(self._feeder)

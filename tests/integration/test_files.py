@@ -184,7 +184,7 @@ async def test_a_pattern_that_would_never_end_ends(shared_sandbox: GuestSandbox)
     hopeless.cancel()
     with pytest.raises((asyncio.CancelledError, InvalidArgument, OperationTimedOut)):
         await hopeless
-    await run(shared_sandbox, "while [ $(ps -eo args | grep -c '[g]uest.pyz') -gt 1 ]; do sleep 0.1; done")
+    await run(shared_sandbox, "while ps -u user -o args | grep -q '[g]uest.pyz'; do sleep 0.1; done")
 
 
 async def test_a_tree_goes_out_and_in_again(shared_sandbox: GuestSandbox) -> None:
@@ -231,6 +231,29 @@ async def test_a_watch_sees_what_commands_and_writes_do(shared_sandbox: GuestSan
     watching.cancel()
     with pytest.raises(asyncio.CancelledError):
         await watching
+
+
+async def test_a_watch_goes_on_for_longer_than_its_credit(shared_sandbox: GuestSandbox) -> None:
+    await shared_sandbox.mkdir("busy")
+    created: set[str] = set()
+    watching = asyncio.Event()
+
+    async def collect() -> None:
+        async for change in shared_sandbox.watch("busy"):
+            watching.set()
+            created.update([change.path.name] if change.kind == "created" else [])
+            if "file-5999" in created:
+                return
+
+    collecting = asyncio.create_task(collect())
+    async with asyncio.timeout(60):
+        while not watching.is_set():
+            await shared_sandbox.write("busy/start", b"x", atomic=False)
+            await asyncio.sleep(0.05)
+        for first in range(0, 6000, 1000):
+            await run(shared_sandbox, f"cd busy; for n in $(seq {first} {first + 999}); do : > file-$n; done")
+        await collecting
+    assert created >= {f"file-{n}" for n in range(6000)}
 
 
 async def test_many_uploads_and_reads_at_once_are_not_mixed_up(shared_sandbox: GuestSandbox) -> None:

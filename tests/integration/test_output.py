@@ -255,6 +255,33 @@ async def median_latency(sandbox: GuestSandbox) -> float:
     return statistics.median(times)
 
 
+BY_TURNS = """
+import os, sys, time
+sys.stdin.readline()
+for _ in range(6000):
+    os.write(1, b"a")
+    os.write(2, b"b")
+    time.sleep(0.0002)
+"""
+"""Slowly enough for the sandbox to meet most of the bytes alone."""
+
+
+@within(60)
+async def test_reader_that_stops_may_have_many_small_pieces_waiting(sandbox: GuestSandbox) -> None:
+    process = await sandbox.start(["python3", "-c", BY_TURNS], stdin=True, separate=True)
+    output = process.output()
+    reading = asyncio.create_task(anext(output))
+    await asyncio.sleep(0)  # its first step asks for output, before we let the command begin
+    await process.write_stdin(b"\n")
+    chunks = [await reading]
+    assert (await process.wait()).exit_code == 0
+    chunks += [chunk async for chunk in output]
+    for stream, byte in ((Stream.STDOUT, b"a"), (Stream.STDERR, b"b")):
+        assert b"".join(chunk.data for chunk in chunks if chunk.stream == stream) == byte * 6000
+    assert len(chunks) > 5000, "they came in large pieces, and showed nothing"
+    await process.detach()
+
+
 @within(60)
 async def test_slow_reader_gets_every_byte(sandbox: GuestSandbox) -> None:
     """Past the capped file only a ring is left, so the command must wait for the reader again and again."""

@@ -1,11 +1,14 @@
 """A sandbox outlives whoever made it: reattach after a crash, exactly-once requests, leases and takeovers."""
 
 import asyncio
+import hashlib
 import io
 import os
+import signal
 import tarfile
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from typing import Any
 
 import anyio
 import pytest
@@ -14,16 +17,18 @@ from sandbox.backends.docker import DockerBackend
 from sandbox.backends.docker.container import name_of
 from sandbox.client.sandbox import GuestSandbox
 from sandbox.errors import (
-    EditNotFound,
+    CommandNotFound,
     LeaseLost,
+    NoSpace,
     NotFound,
+    PermissionDenied,
     ProcessNotFound,
     RequestConflict,
     SandboxLost,
     SandboxNotFound,
     Unavailable,
 )
-from sandbox.types import MIB, ProcessId, Reason, RequestId, SandboxId, SandboxSpec
+from sandbox.types import MIB, ExecResult, Limits, ProcessId, Reason, RequestId, SandboxId, SandboxSpec
 from tests.integration.peers import LEASE_S, MEET, block, open_backend, peer, start_blocks, within
 
 pytestmark = pytest.mark.docker
@@ -49,6 +54,15 @@ sys.exit(7)
 
 def lines(start: int, stop: int) -> bytes:
     return b"".join(b"line %d\n" % number for number in range(start, stop))
+
+
+def tar_of(name: str, content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        info = tarfile.TarInfo(name)
+        info.size = len(content)
+        tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
 
 
 @pytest.fixture(scope="module", params=["1", "0"], ids=["socket", "attach"])
@@ -146,6 +160,48 @@ async def test_command_repeated_while_it_runs_is_attached_to(shared_sandbox: Gue
     await again.detach()
 
 
+HASH = """
+import hashlib, os, sys, time
+got = b""
+while len(got) < 50000:
+    got += os.read(0, 50000 - len(got))
+open("begun-" + sys.argv[1], "w").close()
+while not os.path.exists("go-" + sys.argv[1]):
+    time.sleep(0.01)
+got += sys.stdin.buffer.read()
+print(len(got), hashlib.sha256(got).hexdigest())
+"""
+"""Reads a little of its input, waits until it may go on, then says what all of it was."""
+
+
+@pytest.mark.parametrize("n_bytes", [60_000, 3_000_000])
+@within(40)
+async def test_input_of_a_command_repeated_while_it_runs_goes_on_where_it_was(
+    backend: DockerBackend, sandbox: GuestSandbox, n_bytes: int
+) -> None:
+    content = b"".join(b"%09d\n" % number for number in range(n_bytes // 10))
+    said = f"{n_bytes} {hashlib.sha256(content).hexdigest()}\n".encode()
+
+    def run(holder: GuestSandbox) -> asyncio.Task[ExecResult]:
+        command = ["python3", "-c", HASH, str(n_bytes)]
+        return asyncio.create_task(holder.execute(command, stdin=content, request_id=RequestId("hash")))
+
+    holder = sandbox
+    for _ in range(3):
+        running = run(holder)
+        await holder.execute(f"until [ -e begun-{n_bytes} ]; do sleep 0.01; done")
+        successor = await backend.connect(sandbox.id)
+        with pytest.raises((LeaseLost, SandboxLost)):
+            await running
+        holder = successor
+    both = [run(holder), run(holder)]
+    await holder.write(f"go-{n_bytes}", b"")
+    for running in both:
+        assert (await running).stdout.head == said
+    assert (await run(holder)).stdout.head == said
+    await holder.detach()
+
+
 @within(20)
 async def test_same_id_for_another_command_is_a_conflict(shared_sandbox: GuestSandbox) -> None:
     identity = RequestId("mine")
@@ -225,30 +281,152 @@ async def test_repeated_edit_does_not_edit_again(shared_sandbox: GuestSandbox) -
 
 
 @within(20)
-async def test_refusal_is_an_outcome_too(shared_sandbox: GuestSandbox) -> None:
-    identity = RequestId("refused")
-    await shared_sandbox.write("refused", b"one")
-    with pytest.raises(EditNotFound):
-        await shared_sandbox.edit("refused", "two", "three", request_id=identity)
-    await shared_sandbox.write("refused", b"two")
-    with pytest.raises(EditNotFound):
-        await shared_sandbox.edit("refused", "two", "three", request_id=identity)
-    await shared_sandbox.acknowledge(identity)
-    assert (await shared_sandbox.edit("refused", "two", "three", request_id=identity)).n_replaced == 1
+async def test_refused_request_may_be_made_again(shared_sandbox: GuestSandbox) -> None:
+    """It did not happen. Once its cause is gone it does, and then once."""
+
+    async def ask() -> None:
+        await shared_sandbox.edit("refused", "echo a", "echo aa", request_id=RequestId("refused-edit"))
+        await shared_sandbox.execute(["./refused"], request_id=RequestId("refused-execute"))
+        await shared_sandbox.move("refused", "moved-later", request_id=RequestId("refused-move"))
+        await shared_sandbox.delete("moved-later", request_id=RequestId("refused-delete"))
+
+    with pytest.raises(NotFound):
+        await shared_sandbox.edit("refused", "echo a", "echo aa", request_id=RequestId("refused-edit"))
+    with pytest.raises(CommandNotFound):
+        await shared_sandbox.execute(["./refused"], request_id=RequestId("refused-execute"))
+    with pytest.raises(NotFound):
+        await shared_sandbox.move("refused", "moved-later", request_id=RequestId("refused-move"))
+    with pytest.raises(NotFound):
+        await shared_sandbox.delete("moved-later", request_id=RequestId("refused-delete"))
+    await shared_sandbox.write("refused", b"#!/bin/sh\necho a >> said", mode=0o755)
+    await ask()
+    await shared_sandbox.write("refused", b"untouched")
+    await ask()
+    assert await shared_sandbox.read("said") == b"aa\n"
+    assert await shared_sandbox.read("refused") == b"untouched"
+
+
+@within(40)
+async def test_request_without_room_may_be_made_again_when_there_is_some(
+    docker_backend: DockerBackend, spec: Callable[..., SandboxSpec]
+) -> None:
+    async with await docker_backend.create(spec(limits=Limits.for_memory(256 * MIB))) as sandbox:
+        small, large = b"s" * 60_000, b"l" * MIB
+        await sandbox.write("edited", b"e" * 60_000 + b"end")
+        await sandbox.write("/tmp/moved", large)
+
+        requests: list[Callable[[], Coroutine[Any, Any, object]]] = [
+            lambda: sandbox.write("small", small, request_id=RequestId("small")),
+            lambda: sandbox.write("large", large, request_id=RequestId("large")),
+            lambda: sandbox.write("in-place", small, atomic=False, request_id=RequestId("in-place")),
+            lambda: sandbox.edit("edited", "end", "END" * 20_000, request_id=RequestId("edit")),
+            lambda: sandbox.upload(tar_of("unpacked", large), request_id=RequestId("upload")),
+            lambda: sandbox.move("/tmp/moved", "moved", request_id=RequestId("move")),
+        ]
+        await sandbox.execute("cat /dev/zero > filler")
+        for request in requests:
+            with pytest.raises(NoSpace):
+                await request()
+        await sandbox.delete("filler")
+        for _ in range(2):
+            for request in requests:
+                await request()
+        assert await sandbox.read("small") == await sandbox.read("in-place") == small
+        assert await sandbox.read("large") == await sandbox.read("unpacked") == await sandbox.read("moved") == large
+        assert (await sandbox.read("edited")).endswith(b"eEND" + b"END" * 19_999)
+
+
+SNATCH = """
+import contextlib, os
+open("snatching", "w").close()
+while True:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink("snatched")
+"""
+
+
+@within(40)
+async def test_file_that_is_taken_away_at_once_was_written_all_the_same(sandbox: GuestSandbox) -> None:
+    snatcher = await sandbox.start(["python3", "-c", SNATCH])
+    await sandbox.execute("until [ -e snatching ]; do sleep 0.01; done")
+    for number in range(1000):
+        written = await sandbox.write("snatched", b"1234567", mode=0o640, request_id=RequestId(f"snatched-{number}"))
+        assert (written.size_bytes, written.mode) == (7, 0o640)
+    await snatcher.kill()
+    await snatcher.detach()
+
+
+@within(20)
+async def test_move_that_is_half_done_is_not_begun_again(shared_sandbox: GuestSandbox) -> None:
+    """What it copied is there, what it could not delete too: that is how it ended, also for who asks again."""
+    identity = RequestId("half")
+    await shared_sandbox.write("locked/file", b"1")
+    assert (await shared_sandbox.execute("chmod a-w locked")).ok
+    with pytest.raises(PermissionDenied, match="copied") as first:
+        await shared_sandbox.move("locked/file", "/tmp/unlocked", request_id=identity)
+    assert (await shared_sandbox.execute("chmod u+w locked; echo more >> locked/file")).ok
+    with pytest.raises(PermissionDenied, match="copied") as again:
+        await shared_sandbox.move("locked/file", "/tmp/unlocked", request_id=identity)
+    assert again.value.message == first.value.message
+    assert await shared_sandbox.read("/tmp/unlocked") == b"1"
 
 
 @within(20)
 async def test_repeated_upload_does_not_unpack_again(shared_sandbox: GuestSandbox) -> None:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        info = tarfile.TarInfo("file")
-        info.size = 3
-        tar.addfile(info, io.BytesIO(b"old"))
-    identity = RequestId("upload")
-    assert await shared_sandbox.upload(buffer.getvalue(), "unpacked", request_id=identity) == 1
+    identity, tar = RequestId("upload"), tar_of("file", b"old")
+    assert await shared_sandbox.upload(tar, "unpacked", request_id=identity) == 1
     await shared_sandbox.write("unpacked/file", b"new")
-    assert await shared_sandbox.upload(buffer.getvalue(), "unpacked", request_id=identity) == 1
+    assert await shared_sandbox.upload(tar, "unpacked", request_id=identity) == 1
     assert await shared_sandbox.read("unpacked/file") == b"new"
+
+
+SIGNAL_JOB = """
+import os, sys
+n_signalled = 0
+for name in os.listdir("/proc"):
+    if name.isdigit() and int(name) != os.getpid():
+        try:
+            os.kill(int(name), int(sys.argv[1]))
+            n_signalled += 1
+        except PermissionError:
+            pass
+print(n_signalled)
+"""
+"""Signals every other process of the user's. Where only an upload is under way, that is the one which does it."""
+
+
+@pytest.mark.parametrize("goes_on", [True, False], ids=["cleans up at last", "has to be killed"])
+@within(40)
+async def test_upload_repeated_while_the_first_is_dying_is_done_when_that_is_dead(
+    backend: DockerBackend, sandbox: GuestSandbox, *, goes_on: bool
+) -> None:
+    """It stands still when its peer is lost, and so is neither done nor gone when it is asked for again."""
+    content = os.urandom(MIB)
+    tar, identity = tar_of("file", content), RequestId("cut-upload")
+
+    async def half() -> AsyncIterator[bytes]:
+        yield tar[: MIB // 2]
+        await asyncio.Event().wait()
+
+    async def whole() -> AsyncIterator[bytes]:
+        yield tar
+
+    cut = asyncio.create_task(sandbox.upload(half(), "into", request_id=identity))
+    await sandbox.execute("until [ -e into/.boatyard-unpack-*/new/file ]; do sleep 0.01; done")
+    stopped = await sandbox.execute(["python3", "-c", SIGNAL_JOB, str(int(signal.SIGSTOP))])
+    assert stopped.stdout.head == b"1\n"
+    successor = await backend.connect(sandbox.id)
+    cut.cancel()
+    repeated = [asyncio.create_task(successor.upload(whole(), "into", request_id=identity)) for _ in range(3)]
+    await asyncio.sleep(0)  # their first steps send the requests, before the first attempt may end
+    if goes_on:
+        resumed = await successor.execute(["python3", "-c", SIGNAL_JOB, str(int(signal.SIGCONT))])
+        assert resumed.stdout.head == b"1\n"
+    assert [await task for task in repeated] == [1, 1, 1]
+    assert await successor.read("into/file") == content
+    if goes_on:
+        assert [info.path.name for info in await successor.ls("into")] == ["file"]
+    await successor.detach()
 
 
 @within(20)

@@ -7,6 +7,7 @@ import os
 import stat
 from typing import List, NamedTuple, Set, Tuple
 
+from sandbox.guest.jobs import stopping
 from sandbox.guest.refusal import Refusal
 
 Names = Tuple[str, ...]
@@ -37,6 +38,7 @@ def place(staged: str, target: str, backup: str) -> Set[Names]:
             os.rename(new, old)
             if not move.replaces:
                 undo.append((old, new))
+        stopping.ignore_sigterm()  # it is in place now, and whoever asks again must be told so
     except BaseException:
         for here, there in reversed(undo):
             os.rename(here, there)

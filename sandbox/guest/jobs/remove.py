@@ -9,6 +9,7 @@ import os
 import stat
 from typing import Any, Dict
 
+from sandbox.guest.jobs import stopping
 from sandbox.guest.refusal import from_os_error
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -67,6 +68,8 @@ class _Tree:
                 pass
         finally:
             os.close(fd)
+        if depth == 0:
+            stopping.ignore_sigterm()  # without its last directory it is deleted, and must be told as such
         with contextlib.suppress(FileNotFoundError):
             os.rmdir(name, dir_fd=parent)
             self.n_removed += 1

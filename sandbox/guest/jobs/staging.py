@@ -4,6 +4,7 @@ Every directory in the staging tree was made here, so no entry can be written th
 Symlinks are kept as they are, wherever they point (a virtual environment's lead to /usr): they are never followed.
 """
 
+import contextlib
 import os
 import tarfile
 from typing import Callable, Collection, Dict, List, Optional, Tuple
@@ -47,14 +48,18 @@ class Staging:
         self.n_entries += 1
 
     def finish(self, merged: Collection[Names]) -> None:
-        """Gives the directories, now in place, their modes and times; those that were there before keep theirs."""
+        """Gives the directories, now in place, their modes and times; those that were there before keep theirs.
+
+        Nothing fails any more: what somebody has deleted or locked meanwhile is as they want it.
+        """
         for names in sorted(self._directories, key=len, reverse=True):
             if names and names not in merged:
                 path = os.path.join(self._target, *names)
                 mode, time = self._directories[names] or (_DEFAULT_MODE, None)
-                os.chmod(path, mode)
-                if time is not None:
-                    os.utime(path, (time, time))
+                with contextlib.suppress(OSError):
+                    os.chmod(path, mode)
+                    if time is not None:
+                        os.utime(path, (time, time))
 
     def _file(self, names: Names, info: tarfile.TarInfo, tape: Tape) -> None:
         opened: List[int] = []

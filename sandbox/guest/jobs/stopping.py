@@ -13,4 +13,5 @@ def on_sigterm(message: str) -> None:
 
 
 def ignore_sigterm() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    """One that came before raises here at the latest; when this has returned, none does any more."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])

@@ -23,6 +23,7 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
     stopping.on_sigterm("the move was stopped")
     try:
         _copy(source, staged)
+        stopping.ignore_sigterm()  # once it has its name it is moved, and must be told as such
         os.rename(staged, target)
     except BaseException as error:
         stopping.ignore_sigterm()
@@ -30,12 +31,12 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
         if isinstance(error, OSError):
             raise from_os_error(error, error.filename if isinstance(error.filename, str) else target) from None
         raise
-    stopping.ignore_sigterm()
     try:
         remove(source)
     except OSError as error:
         refusal = from_os_error(error, source)
-        raise Refusal(refusal.code, "it was copied to %s, but not deleted: %s" % (target, refusal.message)) from None
+        message = "it was copied to %s, but not deleted: %s" % (target, refusal.message)
+        raise Refusal(refusal.code, message, took_effect=True) from None
     return {}
 
 

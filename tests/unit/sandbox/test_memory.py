@@ -6,7 +6,7 @@ import pytest
 
 from sandbox.backends.memory import ENTRY_BYTES, MemoryFiles
 from sandbox.conformance.tar_bytes import END, tar_file, tar_link
-from sandbox.errors import InvalidArgument, NoSpace, NotSupported, PermissionDenied, RequestConflict
+from sandbox.errors import NoSpace, NotSupported, PermissionDenied, RequestConflict
 from sandbox.types import KIB, RequestId
 
 EMPTY_BYTES = 4 * ENTRY_BYTES
@@ -69,16 +69,16 @@ async def test_the_clock_is_given() -> None:
     assert (await files.write("a", b"x")).modified_at == moment
 
 
-async def test_a_failed_request_fails_again_the_same_way() -> None:
-    files = MemoryFiles()
+async def test_a_request_without_room_may_be_made_again_when_there_is_some() -> None:
+    files = MemoryFiles(max_bytes=100_000)
     request = RequestId("r")
-    with pytest.raises(InvalidArgument):
-        await files.move("/tmp", "/tmp/below", request_id=request)
-    await files.mkdir("/other")
-    with pytest.raises(InvalidArgument):
-        await files.move("/tmp", "/tmp/below", request_id=request)
+    await files.write("filler", bytes(90_000))
+    with pytest.raises(NoSpace):
+        await files.write("f", bytes(50_000), request_id=request)
+    await files.delete("filler")
+    await files.write("f", bytes(50_000), request_id=request)
     with pytest.raises(RequestConflict):
-        await files.move("/tmp", "/elsewhere", request_id=request)
+        await files.write("f", b"", request_id=request)
 
 
 async def test_trees_as_deep_as_a_path_can_be() -> None:

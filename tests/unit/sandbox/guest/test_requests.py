@@ -50,6 +50,21 @@ def test_what_is_under_way_is_not_begun_again_unless_it_is_a_command() -> None:
     assert requests.begin({"op": "start", "id": "b", "shell": "x"}) is None
 
 
+def test_who_waits_for_one_under_way_is_told_when_it_is_not_any_more() -> None:
+    requests = Requests()
+    told: list[str] = []
+    for end in (lambda: requests.keep("a", DONE), lambda: requests.drop("a"), lambda: requests.acknowledge("a")):
+        requests.begin(write())
+        requests.when_over("a", lambda: told.append("one"))
+        requests.when_over("a", lambda: told.append("other"))
+        assert told == []
+        end()
+        assert told == ["one", "other"]
+        requests.acknowledge("a")
+        assert told == ["one", "other"]
+        told.clear()
+
+
 def test_what_did_not_happen_may_be_asked_for_again_and_what_did_may_not() -> None:
     requests = Requests()
     requests.begin(write())
