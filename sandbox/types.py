@@ -37,7 +37,7 @@ class Limits(Value):
     n_processes: Annotated[int, Field(ge=32, le=65536)] = 512
     n_open_files: Annotated[int, Field(ge=64, le=1048576)] = 4096
     disk_bytes: Annotated[int, Field(ge=8 * MIB)] = 2 * GIB
-    """/workspace and home together; no file can be larger."""
+    """/workspace and home together."""
     tmp_bytes: Annotated[int, Field(ge=MIB)] = 128 * MIB
     output_bytes: Annotated[int, Field(ge=MIB)] = 64 * MIB
     """All recorded command output together; the oldest file goes first."""

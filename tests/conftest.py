@@ -51,13 +51,15 @@ async def shared_sandbox(
     """One sandbox for a module's tests that do not mind each other."""
     async with await docker_backend.create(spec()) as sandbox:
         yield sandbox
+    await docker_backend.destroy(sandbox.id)
 
 
 @pytest.fixture
 async def sandbox(docker_backend: DockerBackend, spec: Callable[..., SandboxSpec]) -> AsyncGenerator[GuestSandbox]:
-    """A fresh sandbox."""
+    """A fresh sandbox. Whoever a test lets take it over, in the end it goes."""
     async with await docker_backend.create(spec()) as sandbox:
         yield sandbox
+    await docker_backend.destroy(sandbox.id)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

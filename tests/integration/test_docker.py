@@ -376,6 +376,7 @@ async def test_why_a_sandbox_ended_is_told(docker_backend: DockerBackend, spec: 
             while (why := await docker_backend.why_ended(removed.id)) == "it was killed, exit code 137":
                 pass  # it removes itself a moment later
         assert why == "its container was removed (it was killed, exit code 137)"
+    await docker_backend.destroy(removed.id)
     assert await docker_backend.why_ended(SandboxId("00000000")) == "its container was removed"
 
 

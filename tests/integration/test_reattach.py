@@ -310,7 +310,7 @@ async def test_refused_request_may_be_made_again(shared_sandbox: GuestSandbox) -
 async def test_request_without_room_may_be_made_again_when_there_is_some(
     docker_backend: DockerBackend, spec: Callable[..., SandboxSpec]
 ) -> None:
-    async with await docker_backend.create(spec(limits=Limits.for_memory(256 * MIB))) as sandbox:
+    async with await docker_backend.create(spec(limits=Limits(disk_bytes=32 * MIB))) as sandbox:
         small, large = b"s" * 60_000, b"l" * MIB
         await sandbox.write("edited", b"e" * 60_000 + b"end")
         await sandbox.write("/tmp/moved", large)
@@ -323,11 +323,12 @@ async def test_request_without_room_may_be_made_again_when_there_is_some(
             lambda: sandbox.upload(tar_of("unpacked", large), request_id=RequestId("upload")),
             lambda: sandbox.move("/tmp/moved", "moved", request_id=RequestId("move")),
         ]
-        await sandbox.execute("cat /dev/zero > filler")
+        # The first leaves less than one of its large writes.
+        await sandbox.execute("mkdir filler; cat /dev/zero > filler/1; dd if=/dev/zero of=filler/2 bs=1k")
         for request in requests:
             with pytest.raises(NoSpace):
                 await request()
-        await sandbox.delete("filler")
+        await sandbox.delete("filler", recursive=True)
         for _ in range(2):
             for request in requests:
                 await request()
@@ -649,6 +650,7 @@ async def test_abandoned_sandbox_ends_and_is_removed(backend: DockerBackend, spe
             pass
     with pytest.raises(SandboxNotFound):
         await backend.connect(sandbox_id)
+    await backend.destroy(sandbox_id)  # its disk, which would go when a backend next tidies up
 
 
 @within(40)

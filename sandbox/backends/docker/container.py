@@ -134,7 +134,8 @@ def config(
         ours += [_bind(str(disk / name), path, read_only=False) for path, name in DISK.items() if path not in taken]
         taken.update(DISK)
     limits = spec.limits
-    largest = max(limits.disk_bytes, limits.tmp_bytes, limits.output_bytes)
+    # Above what any file system holds, so that whoever fills one meets ENOSPC; below what makes a sparse file a trap.
+    largest = 2 * max(limits.disk_bytes, limits.tmp_bytes, limits.output_bytes)
     return {
         "Image": image,
         "Entrypoint": ["python3", "-I", "-S", GUEST_PATH],
