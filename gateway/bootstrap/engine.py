@@ -19,6 +19,7 @@ from gateway.bootstrap import docker_api, mounts, packages, say
 from gateway.bootstrap.failure import Exit, SetupFailed
 from gateway.bootstrap.process import PROC, ProcessIdentity, identify, is_alive, program_of, stop
 from gateway.bootstrap.state import locked
+from sandbox.volumes import Volumes
 
 _START_TIMEOUT_S = 60.0
 _STOP_GRACE_S = 20.0
@@ -249,8 +250,11 @@ def down(state: Path) -> None:
         if answers:
             n_removed = docker_api.remove_our_containers(host)
             say.line("down", f"removed {n_removed} container(s) labelled {docker_api.LABEL}")
-            # One directory a sandbox; those whose sandbox ended without us are still there.
+            # One directory a sandbox, and one disk; those whose sandbox ended without us are still there.
             shutil.rmtree(state / "meet", ignore_errors=True)
+            volumes = Volumes(state / "volumes")
+            for name in volumes.names():
+                volumes.remove(name)
         _end_ours(state / "engine", host if answers else None)
 
 

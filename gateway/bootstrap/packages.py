@@ -10,7 +10,13 @@ from gateway.bootstrap import say
 from gateway.bootstrap.failure import Exit, SetupFailed
 
 # What must be on PATH, and the Debian package that brings it.
-ENGINE_PROGRAMS = {"dockerd": "docker.io", "containerd": "containerd", "runc": "runc", "iptables": "iptables"}
+ENGINE_PROGRAMS = {
+    "dockerd": "docker.io",
+    "containerd": "containerd",
+    "runc": "runc",
+    "iptables": "iptables",
+    "mkfs.ext4": "e2fsprogs",
+}
 IMAGE_PROGRAMS = {"mmdebstrap": "mmdebstrap"}
 
 _POLICY = Path("/usr/sbin/policy-rc.d")
