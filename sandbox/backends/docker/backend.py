@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sandbox import guest_archive
-from sandbox.backends.docker import container, images
+from sandbox.backends.docker import container, images, seccomp
 from sandbox.backends.docker.attach import AttachStream
 from sandbox.backends.docker.engine import Engine, ImageId
 from sandbox.backends.docker.rendezvous import Directories, MeetingStream
@@ -101,6 +101,7 @@ class DockerBackend:
             spec = spec.model_copy(update={"mounts": await self._checked(spec.mounts)})
         image = await self._image(spec.image)
         guest = await self._guest()
+        profile = await asyncio.to_thread(seccomp.profile)
         sandbox_id = SandboxId(secrets.token_hex(8))
         key = secrets.token_bytes(16)
         try:
@@ -109,7 +110,13 @@ class DockerBackend:
             meeting = await self._meeting(sandbox_id) if self._meets else None
             labels = container.labels(sandbox_id, spec, key=key, digest=image, guest_hash=guest.hash, weaker=weaker)
             body = container.config(
-                spec, image=image, guest=guest.path, disk=disk, meeting=meeting, container_labels=labels
+                spec,
+                image=image,
+                guest=guest.path,
+                seccomp=profile,
+                disk=disk,
+                meeting=meeting,
+                container_labels=labels,
             )
             await self._create_container(sandbox_id, body)
             link = await self._first_link(sandbox_id, spec, key)

@@ -117,14 +117,15 @@ def config(
     *,
     image: str,
     guest: str,
+    seccomp: str,
     disk: Path | None,
     meeting: str | None = None,
     container_labels: Mapping[str, str],
 ) -> dict[str, Any]:
     """The body of the engine's create call.
 
-    `disk` is where the host has mounted the one that holds `DISK`, None if it is to be in memory; `meeting` is the
-    host's directory for the shorter way.
+    `seccomp` is the profile's text; `disk` is where the host has mounted the one that holds `DISK`, None if it is to be
+    in memory; `meeting` is the host's directory for the shorter way.
     """
     taken = {str(_real(mount.target)) for mount in spec.mounts}
     ours = [_bind(guest, GUEST_PATH, read_only=True)]
@@ -159,7 +160,7 @@ def config(
             "ReadonlyRootfs": True,
             "CapDrop": ["ALL"],
             "CapAdd": list(CAPABILITIES),
-            "SecurityOpt": ["no-new-privileges"],
+            "SecurityOpt": ["no-new-privileges", f"seccomp={seccomp}"],
             "IpcMode": "private",
             "ShmSize": SHM_BYTES,
             "Memory": limits.memory_bytes,

@@ -4,13 +4,14 @@ import asyncio
 import shutil
 
 from sandbox.backends.docker import container as ours
+from sandbox.backends.docker import seccomp
 from sandbox.types import SHM_BYTES, SandboxSpec
 from tests.bench.row import NotMeasured
 
 
 def flags(spec: SandboxSpec, image: str) -> list[str]:
     """From the same configuration that our backend sends to the engine."""
-    host = ours.config(spec, image=image, guest="/nowhere", disk=None, container_labels={})["HostConfig"]
+    host = ours.config(spec, image=image, guest="/nowhere", seccomp="", disk=None, container_labels={})["HostConfig"]
     tmpfs = [f"--tmpfs={target}:{options}" for target, options in host["Tmpfs"].items()]
     limits = spec.limits
     return [
@@ -18,6 +19,7 @@ def flags(spec: SandboxSpec, image: str) -> list[str]:
         "--read-only",
         "--cap-drop=ALL",
         "--security-opt=no-new-privileges",
+        f"--security-opt=seccomp={seccomp.path()}",
         "--user=1000:1000",
         "--ipc=private",
         f"--shm-size={SHM_BYTES}",
