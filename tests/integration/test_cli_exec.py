@@ -224,10 +224,14 @@ def test_a_shell_on_a_terminal() -> None:
     terminal.type(b"echo $((6*7))-$(tty | cut -c-9)\r")
     terminal.wait_for(b"42-/dev/pts/")
     terminal.wait_for(b"$ ")
-    # The quotes keep the echo of what is typed from looking like what it prints.
-    terminal.type(b"sh -c 'echo run\"\"ning; sleep 60'\r")
+    # The quotes keep the echo of what is typed from looking like what it prints. Whoever says it must be who is to be
+    # interrupted: `sh -c 'echo running; sleep 60'` sleeps on if Ctrl-C comes while the shell starts its `sleep`.
+    terminal.type(b"echo run\"\"ning >said; tail -f said\r")
     terminal.wait_for(b"running")
     terminal.type(b"\x03")
+    terminal.wait_for(b"$ ")
+    terminal.type(b"echo code=$?\r")
+    terminal.wait_for(b"code=130")
     terminal.wait_for(b"$ ")
     terminal.type(b"exit 5\r")
     assert terminal.exit_code() == 5
