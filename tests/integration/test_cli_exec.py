@@ -21,6 +21,12 @@ LIMIT_S = 60
 LABEL = f"cli-test={os.getpid()}"
 
 
+@pytest.fixture(autouse=True)
+def buffered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a person's shell has it: what Python keeps back, it writes when it ends, and fails then."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+
+
 def boatyard(*words: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
     return subprocess.run(
         [BOATYARD, "exec", "--label", LABEL, *words], input=stdin, capture_output=True, timeout=LIMIT_S, check=False
