@@ -84,17 +84,24 @@ class _Run:
     tty: bool
 
     async def guarded(self) -> int:
-        """The exit code; a signal to us ends the command, and the sandbox with it."""
+        """The exit code; a signal to us ends the command, and the sandbox with it.
+
+        The first does: an impatient second Ctrl-C must not break off the removal of the sandbox.
+        """
         loop = asyncio.get_running_loop()
         running = asyncio.ensure_future(self._run())
         stopped_by: list[int] = []
 
-        def stop(signum: int) -> None:
-            stopped_by.append(signum)
-            running.cancel()
+        def stop(signum: int, _frame: object) -> None:
+            if not stopped_by:
+                stopped_by.append(signum)
+                with contextlib.suppress(RuntimeError):  # the loop is over
+                    loop.call_soon_threadsafe(running.cancel)
 
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(signum, stop, signum)
+            # Not by the loop, which at its end gives them back: a Ctrl-C after it would be a traceback.
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # as under nohup
+                signal.signal(signum, stop)
         try:
             return await running
         except asyncio.CancelledError:

@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 from pathlib import Path
@@ -131,6 +132,34 @@ def test_a_signal_ends_the_command_and_the_sandbox(signum: signal.Signals) -> No
         running.send_signal(signum)
         assert running.wait(LIMIT_S) == 128 + signum
     assert containers_left() == []
+
+
+def test_signals_after_the_first_do_not_break_off_the_removal(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(prefix="boatyard-") as state:
+        monkeypatch.setenv("BOATYARD_STATE_DIR", state)
+        argv = [BOATYARD, "exec", "--label", LABEL, "-c", "echo ready; sleep 60"]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+            assert running.stdout is not None
+            assert running.stdout.readline() == b"ready\n"
+            while running.poll() is None:
+                running.send_signal(signal.SIGINT)
+                time.sleep(0.005)
+            # Python gives signals their default meaning back just before it is gone; for a shell the two are the same.
+            assert running.returncode in (128 + signal.SIGINT, -signal.SIGINT)
+            assert running.stderr is not None
+            assert running.stderr.read() == b""
+        assert containers_left() == []
+        assert list((Path(state) / "meet").iterdir()) == []
+
+
+def test_a_signal_that_the_caller_ignores_is_ignored() -> None:
+    argv = ["nohup", BOATYARD, "exec", "--label", LABEL, "-i", "-c", "echo ready; cat"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"ready\n"
+        running.send_signal(signal.SIGHUP)
+        out, _ = running.communicate(b"still here", timeout=LIMIT_S)
+    assert (running.returncode, out) == (0, b"still here")
 
 
 def test_a_reader_that_goes_away_ends_the_command() -> None:
