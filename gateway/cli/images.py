@@ -56,9 +56,11 @@ class Reporter:
 
 @images.command("build")
 def build_command(
-    file: Annotated[str, typer.Argument(help="An image file, or the name of one that ships with Boatyard.")] = "base",
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="An image file, or the name of one that ships with Boatyard.")
+    ] = "base",
     *,
-    rebuild: Annotated[bool, typer.Option(help="Build it anew, for newer packages.")] = False,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Build it anew, for newer packages.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show everything the steps print.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing if the image is there already.")] = False,
 ) -> None:

@@ -36,8 +36,9 @@ def fill_closed() -> None:
 def say(text: str) -> None:
     """A line for the person, if there is a way to them."""
     if is_open(Stream.STDERR):
+        # Not by `print`: what Python could not write it keeps, and fails again when it ends, with a code of its own.
         with contextlib.suppress(OSError):
-            print(text, file=sys.stderr, flush=True)
+            _write(2, f"{text}\n".encode(errors="backslashreplace"))
 
 
 def is_open(stream: Stream) -> bool:

@@ -6,7 +6,7 @@ from sandbox.types import MIB, Reason
 from tests.bench.bench import Bench, in_thread
 from tests.bench.peers import host
 from tests.bench.peers.sdk import exec_once
-from tests.bench.row import Figures, at_most, better, row
+from tests.bench.row import Figures, as_fast, at_most, row
 from tests.bench.timing import Call, Side, alone, at_once, median_ms, median_rate, percentile
 
 TRUE = ["true"]
@@ -22,7 +22,7 @@ async def _true(bench: Bench) -> Call:
     return lambda: sandbox.execute(TRUE)
 
 
-@row(area="exec", name="`true`, p50, against the SDK's exec in the same container", unit="ms", goal=better(25))
+@row(area="exec", name="`true`, p50, against the SDK's exec in the same container", unit="ms", goal=as_fast(25))
 async def true_sdk(bench: Bench) -> Figures:
     container = bench.sdk.find((await bench.sandbox()).id)
     ours = Side(call=await _true(bench), n_a_turn=10)
@@ -44,7 +44,7 @@ async def true_host_bare(bench: Bench) -> Figures:
     return await median_ms(ours, peer, n_turns=bench.n(40))
 
 
-@row(area="exec", name="64 commands at once, against the SDK's exec in 64 threads", unit="1/s", goal=better(10))
+@row(area="exec", name="64 commands at once, against the SDK's exec in 64 threads", unit="1/s", goal=as_fast(10))
 async def at_once_sdk(bench: Bench) -> Figures:
     container = bench.sdk.find((await bench.sandbox()).id)
     true = await _true(bench)
@@ -53,7 +53,7 @@ async def at_once_sdk(bench: Bench) -> Figures:
     return await median_rate(ours, peer, amount=N_AT_ONCE, n_turns=bench.n(5))
 
 
-@row(area="exec", name="`true` by SWE-ReX's /execute (server in a container of ours), p50", unit="ms", goal=better(1))
+@row(area="exec", name="`true` by SWE-ReX's /execute (server in a container of ours), p50", unit="ms", goal=as_fast(1))
 async def true_swe_rex(bench: Bench) -> Figures:
     rex = await bench.swe_rex()
     ours = Side(call=await _true(bench), n_a_turn=5)
@@ -61,7 +61,7 @@ async def true_swe_rex(bench: Bench) -> Figures:
     return await median_ms(ours, peer, n_turns=bench.n(40))
 
 
-@row(area="exec", name="the same, 8 at any time", unit="1/s", goal=better(1))
+@row(area="exec", name="the same, 8 at any time", unit="1/s", goal=as_fast(1))
 async def eight_swe_rex(bench: Bench) -> Figures:
     rex = await bench.swe_rex()
     true = await _true(bench)

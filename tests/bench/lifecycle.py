@@ -48,7 +48,7 @@ async def imports(bench: Bench) -> Figures:
     return await median_ms(ours, peer, n_turns=bench.n(30))
 
 
-@row(area="memory", name="the guest with its launchers, idle after 50 commands", unit="MiB", goal=below(16))
+@row(area="memory", name="the guest, all its processes, idle after 50 commands", unit="MiB", goal=below(16))
 async def guest_memory(bench: Bench) -> Figures:
     """PSS as if no other sandbox ran: the pages of the interpreter's files count once, and count whole.
 
@@ -84,7 +84,7 @@ async def _idle_guest(bench: Bench) -> list[int]:
 
 
 async def _settled(first: int) -> None:
-    """Until the guest has no child that is on its way out, and as many launchers as a moment before."""
+    """Until the guest has the same children as a moment before: none that is on its way out."""
     before: list[int] | None = None
     async with asyncio.timeout(10):
         while before is None or before != _children(first):

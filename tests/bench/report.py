@@ -28,6 +28,7 @@ def fields(outcome: Outcome) -> dict[str, Any]:
         "peer": None if figures is None or figures.peer is None else round(figures.peer, 4),
         "unit": row.unit,
         "ratio": None if outcome.ratio is None else round(outcome.ratio, 3),
+        "ratio_in_words": outcome.ratio_in_words,
         "goal": None if row.goal is None else str(row.goal),
         "holds": outcome.holds,
         "note": outcome.note,
@@ -53,7 +54,7 @@ def show(outcomes: Sequence[Outcome]) -> None:
     table = Table(title="ours beside the peer, medians of one run", title_justify="left")
     table.add_column("area")
     table.add_column("what", overflow="fold")
-    for name in ("ours", "peer", "unit", "ratio", "goal", "holds"):
+    for name in ("ours", "peer", "unit", "beside the peer", "goal", "holds"):
         table.add_column(name, justify="right", no_wrap=True)
     area = ""
     for outcome in outcomes:
@@ -75,7 +76,7 @@ def _cells(outcome: Outcome) -> list[str | Text]:
         "n/a" if figures is None else _number(figures.ours),
         "" if figures is None or figures.peer is None else _number(figures.peer),
         row.unit,
-        "" if outcome.ratio is None else f"{outcome.ratio:.2f}×",
+        outcome.ratio_in_words,
         "" if row.goal is None else str(row.goal),
         {True: Text("yes", "green"), False: Text("no", "red"), None: Text("")}[outcome.holds],
     ]

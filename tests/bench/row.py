@@ -26,25 +26,25 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """`better`: so many times better than the peer, or more. `at_most`: so many times the peer's figure, or less.
+    """`as_fast`: so many times as fast as the peer, or more. `time`: so many times the peer's time, or less.
 
     `below`: ours alone, in the row's unit.
     """
 
-    kind: Literal["better", "at_most", "below"]
+    kind: Literal["as_fast", "time", "below"]
     bound: float
 
     def __str__(self) -> str:
-        sign = {"better": "≥", "at_most": "≤", "below": "<"}[self.kind]
+        sign = {"as_fast": "≥", "time": "≤", "below": "<"}[self.kind]
         return f"{sign} {self.bound:g}" + ("" if self.kind == "below" else "×")
 
 
-def better(times: float) -> Goal:
-    return Goal(kind="better", bound=times)
+def as_fast(times: float) -> Goal:
+    return Goal(kind="as_fast", bound=times)
 
 
 def at_most(times: float) -> Goal:
-    return Goal(kind="at_most", bound=times)
+    return Goal(kind="time", bound=times)
 
 
 def below(bound: float) -> Goal:
@@ -77,15 +77,24 @@ class Outcome:
     note: str = ""
 
     @property
+    def is_of_time(self) -> bool:
+        """Whether the ratio is of our time to the peer's, as its goal words it; otherwise it is of speed."""
+        return self.row.goal is not None and self.row.goal.kind == "time"
+
+    @property
     def ratio(self) -> float | None:
-        """As the goal words it; without a goal, how many times better we are."""
         if self.figures is None or self.figures.peer is None:
             return None
         ours, peer = self.figures.ours, self.figures.peer
-        goal = self.row.goal
-        upwards = (goal is not None and goal.kind == "at_most") or self.row.unit in MORE_IS_BETTER
-        above, under = (ours, peer) if upwards else (peer, ours)
+        above, under = (ours, peer) if self.is_of_time or self.row.unit in MORE_IS_BETTER else (peer, ours)
         return above / under if under else None
+
+    @property
+    def ratio_in_words(self) -> str:
+        """With its direction, which differs from row to row."""
+        if self.ratio is None:
+            return ""
+        return f"{self.ratio:.2f}× {'its time' if self.is_of_time else 'as fast'}"
 
     @property
     def holds(self) -> bool | None:
@@ -97,7 +106,7 @@ class Outcome:
         ratio = self.ratio
         if ratio is None:
             return None
-        return ratio >= goal.bound if goal.kind == "better" else ratio <= goal.bound
+        return ratio >= goal.bound if goal.kind == "as_fast" else ratio <= goal.bound
 
 
 ROWS: list[Row] = []

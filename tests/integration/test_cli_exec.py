@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 from pathlib import Path
@@ -19,6 +20,12 @@ pytestmark = pytest.mark.docker
 BOATYARD = str(Path(sys.executable).with_name("boatyard"))
 LIMIT_S = 60
 LABEL = f"cli-test={os.getpid()}"
+
+
+@pytest.fixture(autouse=True)
+def buffered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a person's shell has it: what Python keeps back, it writes when it ends, and fails then."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
 
 
 def boatyard(*words: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
@@ -49,6 +56,7 @@ def test_words_meet_no_shell() -> None:
 
 def test_options_of_the_command_are_its_own() -> None:
     assert boatyard("--", "echo", "--timeout", "-c", "x").stdout == b"--timeout -c x\n"
+    assert boatyard("echo", "--timeout", "-c", "--", "x").stdout == b"--timeout -c -- x\n"
 
 
 def test_a_timeout_is_124_and_says_so() -> None:
@@ -61,6 +69,12 @@ def test_a_missing_command_is_127_and_a_signal_128_and_its_number() -> None:
     assert boatyard("--", "no-such-program").returncode == 127
     assert boatyard("--", "/etc/passwd").returncode == 126
     assert boatyard("-c", "kill -TERM $$").returncode == 128 + signal.SIGTERM
+
+
+def test_a_death_by_sigkill_hints_at_the_memory_limit() -> None:
+    done = boatyard("--memory", "128m", "--", "python3", "-c", "bytearray(1 << 30)")
+    assert (done.returncode, done.stdout) == (128 + signal.SIGKILL, b"")
+    assert b"--memory" in done.stderr
 
 
 def test_environment_directory_input_and_files_go_in(tmp_path: Path) -> None:
@@ -77,12 +91,24 @@ def test_memory_is_limited() -> None:
     assert done.stdout == b"%d\n" % (256 << 20)
 
 
+def test_the_disk_is_limited() -> None:
+    done = boatyard(
+        "--disk", "64m", "--memory", "64m", "-c", "head -c 50M /dev/zero > fits; head -c 50M /dev/zero > not"
+    )
+    assert done.returncode == 1
+    assert b"No space left on device" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((), b"either a command"),
-        (("--memory", "lots", "--", "true"), b"not a size"),
-        (("--memory", "1m", "--", "true"), b"memory"),
+        ((), b"Give a command"),
+        (("-c", "true", "--", "true"), b"not both"),
+        (("--memory", "lots", "--", "true"), b"--memory lots: not a size"),
+        (("--memory", "1m", "--", "true"), b"64m at least"),
+        (("--disk", "1m", "--", "true"), b"8m at least"),
+        (("--allow-weaker", "everything", "--", "true"), b"disk_in_memory"),
+        (("--allow-weaker", "disk_in_memory", "--", "true"), b"lower disk_bytes"),
         (("-e", "novalue", "--", "true"), b"NAME=VALUE"),
         (("--mount", "/etc", "--", "true"), b"SOURCE:TARGET"),
         (("--mount", "/nonexistent:/x", "--", "true"), b"does not exist"),
@@ -93,7 +119,8 @@ def test_memory_is_limited() -> None:
 def test_bad_options_are_refused_with_a_sentence(words: tuple[str, ...], says: bytes) -> None:
     done = boatyard(*words)
     assert done.returncode == 2
-    assert says in done.stderr.replace(b"\n", b" ")
+    assert done.stderr.startswith(b"Usage: boatyard exec [OPTIONS] [CMD]...\n")
+    assert says in done.stderr
     assert b"Traceback" not in done.stderr
 
 
@@ -105,6 +132,7 @@ def test_bad_options_are_refused_with_a_sentence(words: tuple[str, ...], says: b
         (("--cwd", "/no/such", "--", "true"), b"[not_found]"),
         (("--copy", "/etc/passwd", "--", "true"), b"[invalid_argument]"),
         (("--timeout", "-1", "--", "true"), b"[invalid_argument]"),
+        (("--disk", "8m", "--copy", "/usr/bin", "--", "true"), b"raise --disk [no_space]"),
     ],
 )
 def test_what_cannot_be_had_is_125_with_a_sentence_and_a_code(words: tuple[str, ...], says: bytes) -> None:
@@ -113,6 +141,21 @@ def test_what_cannot_be_had_is_125_with_a_sentence_and_a_code(words: tuple[str, 
     assert says in done.stderr
     assert b"Traceback" not in done.stderr
     assert containers_left() == []
+
+
+def test_an_image_that_has_to_be_built_first_says_so_beside_the_output(tmp_path: Path) -> None:
+    name = f"cli-{os.getpid()}"
+    file = tmp_path / "image.toml"
+    file.write_text(f'name = "{name}"\nbase = "base"\nscript = "echo made > /etc/made"\n')
+    try:
+        first, again = (boatyard("--image", str(file), "--", "cat", "/etc/made") for _ in range(2))
+    finally:
+        argv = ["docker", "images", "-q", "--filter", f"reference=boatyard/{name}"]
+        built = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=True).stdout.split()
+        subprocess.run(["docker", "rmi", "-f", *built], capture_output=True, timeout=30, check=True)
+    assert first.stdout == again.stdout == b"made\n"
+    assert f"[image] {name}: script".encode() in first.stderr
+    assert again.stderr == b""
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
@@ -125,6 +168,41 @@ def test_a_signal_ends_the_command_and_the_sandbox(signum: signal.Signals) -> No
         running.send_signal(signum)
         assert running.wait(LIMIT_S) == 128 + signum
     assert containers_left() == []
+
+
+def test_signals_after_the_first_do_not_break_off_the_removal(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(prefix="boatyard-") as state:
+        monkeypatch.setenv("BOATYARD_STATE_DIR", state)
+        argv = [BOATYARD, "exec", "--label", LABEL, "-c", "echo ready; sleep 60"]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+            assert running.stdout is not None
+            assert running.stdout.readline() == b"ready\n"
+            while running.poll() is None:
+                running.send_signal(signal.SIGINT)
+                time.sleep(0.005)
+            # Python gives signals their default meaning back just before it is gone; for a shell the two are the same.
+            assert running.returncode in (128 + signal.SIGINT, -signal.SIGINT)
+            assert running.stderr is not None
+            assert running.stderr.read() == b""
+        assert containers_left() == []
+        assert list((Path(state) / "meet").iterdir()) == []
+
+
+def test_a_signal_that_the_caller_ignores_is_ignored() -> None:
+    argv = ["nohup", BOATYARD, "exec", "--label", LABEL, "-i", "-c", "echo ready; cat"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"ready\n"
+        running.send_signal(signal.SIGHUP)
+        out, _ = running.communicate(b"still here", timeout=LIMIT_S)
+    assert (running.returncode, out) == (0, b"still here")
+
+
+def test_no_engine_is_said_with_the_one_that_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    done = boatyard("--", "true")
+    assert done.returncode == 125
+    assert b"DOCKER_HOST is unix:///nowhere/docker.sock [engine_unavailable]" in done.stderr
 
 
 def test_a_reader_that_goes_away_ends_the_command() -> None:
@@ -224,10 +302,14 @@ def test_a_shell_on_a_terminal() -> None:
     terminal.type(b"echo $((6*7))-$(tty | cut -c-9)\r")
     terminal.wait_for(b"42-/dev/pts/")
     terminal.wait_for(b"$ ")
-    # The quotes keep the echo of what is typed from looking like what it prints.
-    terminal.type(b"sh -c 'echo run\"\"ning; sleep 60'\r")
+    # The quotes keep the echo of what is typed from looking like what it prints. Whoever says it must be who is to be
+    # interrupted: `sh -c 'echo running; sleep 60'` sleeps on if Ctrl-C comes while the shell starts its `sleep`.
+    terminal.type(b'echo run""ning >said; tail -f said\r')
     terminal.wait_for(b"running")
     terminal.type(b"\x03")
+    terminal.wait_for(b"$ ")
+    terminal.type(b"echo code=$?\r")
+    terminal.wait_for(b"code=130")
     terminal.wait_for(b"$ ")
     terminal.type(b"exit 5\r")
     assert terminal.exit_code() == 5

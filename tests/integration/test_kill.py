@@ -269,7 +269,9 @@ async def test_killing_after_the_end_keeps_the_reason(shared_sandbox: GuestSandb
 
 @within(30)
 async def test_signal_reaches_the_whole_process_group(shared_sandbox: GuestSandbox) -> None:
-    process = await shared_sandbox.start("trap 'echo caught; exit 3' TERM; echo ready; sleep 1000 & wait")
+    # The child says that it is there: one that is only just being started would miss the signal, and live on.
+    await shared_sandbox.write("said", b"ready\n")
+    process = await shared_sandbox.start("trap 'echo caught; exit 3' TERM; tail -f said & wait")
     output = process.output()
     assert (await anext(output)).data == b"ready\n"
     await process.signal(SIGTERM)
