@@ -40,7 +40,9 @@ async def _demo(console: Console) -> None:
         async with await backend.create(SandboxSpec(orphan_after_s=_ORPHAN_AFTER_S)) as sandbox:
             took_ms = (time.perf_counter() - began) * 1000
             _title(console, f"A sandbox: sealed container {name_of(sandbox.id)}, ready in {took_ms:.0f} ms")
-            console.print("no network, read-only root, no capabilities for commands, 2 GiB of memory, 2 GiB of disk, 1 CPU")
+            console.print(
+                "no network, read-only root, no capabilities for commands, 2 GiB each of memory and disk, 1 CPU"
+            )
             await _streaming(console, sandbox)
             await _timeout(console, sandbox)
             await _large_output(console, sandbox)

@@ -127,7 +127,7 @@ class TestEngine:
 
 class TestPackages:
     def test_only_the_packages_of_missing_programs_are_installed(self) -> None:
-        have = {"containerd": "/usr/bin/containerd", "runc": "/usr/sbin/runc"}
+        have = {name: f"/usr/bin/{name}" for name in ("containerd", "runc", "mkfs.ext4")}
         assert packages.missing_packages(packages.ENGINE_PROGRAMS, have.get) == ["docker.io", "iptables"]
         assert packages.missing_packages(packages.ENGINE_PROGRAMS, lambda name: f"/usr/bin/{name}") == []
 
@@ -145,7 +145,15 @@ class TestPackages:
 class TestNeeds:
     def test_everything_that_is_missing_is_named_at_once(self) -> None:
         wanted = needs.missing_packages(for_venv=True, for_engine=True, for_image=True, find=lambda name: None)
-        assert list(wanted) == ["python3-venv", "docker.io", "containerd", "runc", "iptables", "mmdebstrap"]
+        assert list(wanted) == [
+            "python3-venv",
+            "docker.io",
+            "containerd",
+            "runc",
+            "iptables",
+            "e2fsprogs",
+            "mmdebstrap",
+        ]
         assert len(set(wanted.values())) == 3
 
     def test_nothing_is_asked_for_that_the_step_can_do_without(self) -> None:
