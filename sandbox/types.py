@@ -218,7 +218,18 @@ class Reason(StrEnum):
     SIGNALED = "signaled"
     TIMED_OUT = "timed_out"
     KILLED = "killed"
+    OOM_KILLED = "oom_killed"
+    """The kernel killed it, or the last program of its shell, at the memory limit."""
     LOST = "lost"
+
+
+class Exhausted(StrEnum):
+    """What a sandbox had no more of."""
+
+    MEMORY = "memory"
+    PROCESSES = "processes"
+    DISK = "disk"
+    """A file system that commands can write to is full, of bytes or of files."""
 
 
 class Stream(StrEnum):
@@ -259,6 +270,8 @@ class ExecResult(Value):
     reason: Reason
     signal: int | None = None
     duration_s: float = 0.0
+    exhausted: tuple[Exhausted, ...] = ()
+    """What the sandbox ran out of while the command ran, by whichever command; it may be why this one failed."""
     stdout: Captured = Captured()
     """Everything, in order, where the streams are combined (the default)."""
     stderr: Captured = Captured()

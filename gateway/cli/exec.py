@@ -22,9 +22,14 @@ from sandbox.backends.docker.images import ensure
 from sandbox.client.processes import GuestProcess
 from sandbox.client.sandbox import GuestSandbox
 from sandbox.errors import CommandNotExecutable, CommandNotFound, NoSpace, SandboxError, SandboxLost
-from sandbox.types import MIB, ExecResult, Limits, Mount, Reason, SandboxSpec, Weakness
+from sandbox.types import MIB, ExecResult, Exhausted, Limits, Mount, Reason, SandboxSpec, Weakness
 
 TIMED_OUT, OUR_FAULT, NOT_EXECUTABLE, NOT_FOUND, BY_SIGNAL = 124, 125, 126, 127, 128
+_RAN_OUT = {
+    Exhausted.MEMORY: "the sandbox reached its memory limit, and the kernel killed something in it; raise --memory",
+    Exhausted.PROCESSES: "the sandbox reached its limit of processes",
+    Exhausted.DISK: "a disk of the sandbox is full; raise --disk, or --memory for /tmp",
+}
 """Exit codes for what is not the command's own, as `timeout`, `docker` and the shells have them."""
 
 _ORPHAN_AFTER_S = 30.0
@@ -219,13 +224,14 @@ async def _show(process: GuestProcess) -> None:
 
 
 def _exit_code(result: ExecResult, timeout_s: float | None) -> int:
-    if result.reason is Reason.EXITED:
-        return result.exit_code or 0
     if result.reason is Reason.TIMED_OUT:
         streams.say(f"boatyard: killed after {timeout_s:g} s, with everything it had started")
         return TIMED_OUT
-    if result.signal == signal.SIGKILL:
-        streams.say("boatyard: ended by SIGKILL, as the kernel does at the memory limit (--memory)")
+    if not result.ok:
+        for name in result.exhausted:
+            streams.say(f"boatyard: {_RAN_OUT[name]}")
+    if result.reason is Reason.EXITED:
+        return result.exit_code or 0
     return BY_SIGNAL + (result.signal or signal.SIGKILL)
 
 

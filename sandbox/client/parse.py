@@ -10,6 +10,7 @@ from sandbox.errors import SandboxBroken
 from sandbox.types import (
     Captured,
     ExecResult,
+    Exhausted,
     FileChange,
     FileInfo,
     FileKind,
@@ -111,6 +112,7 @@ def exec_result(raw: Any, streams: "dict[int, tuple[bytes, bytes]]") -> ExecResu
         reason=Reason(raw["reason"]),
         signal=None if raw["signal"] is None else int(raw["signal"]),
         duration_s=float(raw["duration_s"]),
+        exhausted=tuple(Exhausted(name) for name in raw["exhausted"]),
         stdout=captured.get(1, Captured()),
         stderr=captured.get(2, Captured()),
     )

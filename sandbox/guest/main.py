@@ -7,6 +7,7 @@ from typing import Any, Dict
 from sandbox.guest.files import Files
 from sandbox.guest.loop import Loop
 from sandbox.guest.peer import Peer
+from sandbox.guest.pressure import Pressure
 from sandbox.guest.recorder import OutputStore
 from sandbox.guest.service import Config, Service
 from sandbox.guest.supervisor import Supervisor
@@ -15,6 +16,7 @@ OUTPUT_DIRECTORY = "/run/boatyard/output"
 PRIVATE_DIRECTORY = "/run/boatyard/private"
 """What the host shares with the guest alone is mounted below it."""
 _FIRST_HELLO_S = 60.0
+_DISKS = ["/workspace", "/home/user", "/tmp", "/dev/shm"]
 
 
 def run(guest_hash: str) -> None:
@@ -25,7 +27,7 @@ def run(guest_hash: str) -> None:
     os.makedirs(PRIVATE_DIRECTORY, exist_ok=True)
     os.chmod(PRIVATE_DIRECTORY, 0o700)
     store = OutputStore(OUTPUT_DIRECTORY, config.output_bytes)
-    supervisor = Supervisor(loop, store)
+    supervisor = Supervisor(loop, store, Pressure(_DISKS))
     service = Service(supervisor, Files(["/workspace", "/home", "/tmp"]), config)
     boot_id = os.urandom(8).hex()
 

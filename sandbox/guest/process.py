@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import signal
 import struct
 import termios
 import time
@@ -11,6 +12,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 from sandbox import wire
 from sandbox.guest.loop import READ, Loop, Timer
+from sandbox.guest.pressure import Pressure
 from sandbox.guest.recorder import OutputStore, Recorder
 from sandbox.guest.refusal import Refusal
 from sandbox.guest.spawn import Order, Spawner, Streams
@@ -21,6 +23,8 @@ _PIPE_SIZE = 1 << 20
 _TERMINAL_BYTES = 128 << 10
 _TERMINAL_REST_S = 0.05
 _F_SETPIPE_SZ = 1031
+_SHELL_SIGKILL = 128 + signal.SIGKILL
+"""What a shell exits with when the program that it ran was killed."""
 
 
 class Watcher:
@@ -41,6 +45,7 @@ class Process:
         self,
         loop: Loop,
         store: OutputStore,
+        pressure: Pressure,
         process_id: str,
         order: Order,
         *,
@@ -61,6 +66,8 @@ class Process:
         self.sweeping = False
         self.stdin: Optional[Stdin] = None
         self.duration_s = 0.0
+        self.exhausted: List[str] = []
+        """What the sandbox ran out of meanwhile."""
         self.tty = size is not None
         self.separate = separate
         streams = (wire.STDOUT, wire.STDERR) if self.separate else (wire.STDOUT,)
@@ -69,6 +76,8 @@ class Process:
         }
         self.timeout: Optional[Timer] = None
         self._loop = loop
+        self._pressure = pressure
+        self._before = pressure.counts()
         self._order = order
         self._begun = loop.now
         self._wants_stdin = stdin
@@ -266,6 +275,7 @@ class Process:
         """Its process is gone. Take what it had said by then; background children may hold the pipe for ever."""
         self.exit_status = status
         self.duration_s = self._loop.now - self._begun
+        self.exhausted = [name for name, ran_out in self._pressure.since(self._before).items() if ran_out]
         for stream, fd in list(self._outputs.items()):
             # A terminal's kernel work may be behind, and only a read waits for it; it keeps less than this.
             left = _TERMINAL_BYTES if fd == self._terminal else _waiting_bytes(fd)
@@ -311,6 +321,8 @@ class Process:
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         if self.verdict is not None:
             reason, code = self.verdict, None
+        elif "memory" in self.exhausted and (number == signal.SIGKILL or status >> 8 == _SHELL_SIGKILL):
+            reason, code, number = "oom_killed", None, signal.SIGKILL
         elif number is not None:
             reason, code = "signaled", None
         else:
@@ -321,6 +333,7 @@ class Process:
             "reason": reason,
             "signal": number,
             "duration_s": round(self.duration_s, 6),
+            "exhausted": self.exhausted,
             "streams": {
                 str(stream): {"total": totals[stream], "file": r.path, "file_truncated": r.file_truncated}
                 for stream, r in self.recorders.items()

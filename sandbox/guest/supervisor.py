@@ -6,6 +6,7 @@ from typing import Callable, Dict, List, Optional, Set, Tuple
 
 from sandbox.guest import accounts, sweep
 from sandbox.guest.loop import Loop
+from sandbox.guest.pressure import Pressure
 from sandbox.guest.process import Process
 from sandbox.guest.recorder import OutputStore
 from sandbox.guest.refusal import Refusal
@@ -44,9 +45,10 @@ class _Kill:
 
 
 class Supervisor:
-    def __init__(self, loop: Loop, store: OutputStore) -> None:
+    def __init__(self, loop: Loop, store: OutputStore, pressure: Pressure) -> None:
         self.loop = loop
         self.store = store
+        self._pressure = pressure
         self.processes: Dict[str, Process] = {}
         """Running, or over and not acknowledged."""
         self.forgotten: Dict[int, Process] = {}
@@ -86,7 +88,9 @@ class Supervisor:
     ) -> Process:
         if sum(1 for p in self.processes.values() if p.ended) >= MAX_UNACKNOWLEDGED:
             raise Refusal("too_many_unacknowledged", "acknowledge the results of earlier commands first")
-        process = Process(self.loop, self.store, process_id, order, stdin=stdin, separate=separate, size=size)
+        process = Process(
+            self.loop, self.store, self._pressure, process_id, order, stdin=stdin, separate=separate, size=size
+        )
         process.start(self._spawner)
         self.adopt(process.pid, process.exited)
         self.processes[process_id] = process

@@ -15,13 +15,14 @@ BEGIN = """
 import os, resource, subprocess
 from sandbox.guest.accounts import DEFAULT
 from sandbox.guest.loop import Loop
+from sandbox.guest.pressure import Pressure
 from sandbox.guest.process import Process
 from sandbox.guest.recorder import OutputStore
 from sandbox.guest.spawn import Order
 from sandbox.guest.supervisor import Supervisor
 
 loop = Loop()
-supervisor = Supervisor(loop, OutputStore("/nonexistent", 0))
+supervisor = Supervisor(loop, OutputStore("/nonexistent", 0), Pressure([]))
 done = []
 
 def kill(mark, name):
@@ -75,7 +76,7 @@ assert done == [("second", 0, 0), ("third", 0, 0)], done
 no_more_files()
 for number in range(300):
     order = Order(argv=["x"], env={}, cwd="/", account=DEFAULT, mark=number)
-    process = Process(loop, supervisor.store, str(number), order, stdin=False, separate=False, size=None)
+    process = Process(loop, supervisor.store, Pressure([]), str(number), order, stdin=False, separate=False, size=None)
     process.ended = True
     supervisor.processes[process.id] = process
     supervisor.acknowledge(process.id)
