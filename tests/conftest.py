@@ -2,15 +2,13 @@
 
 import os
 import subprocess
-import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from pathlib import Path
 
 import pytest
 
 from sandbox.backends.docker import DockerBackend
 from sandbox.client.sandbox import GuestSandbox
-from sandbox.state import state_dir
 from sandbox.types import SandboxSpec
 from sandbox.volumes import Volumes
 
@@ -18,6 +16,23 @@ RUN_LABEL = "test-run"
 RUN = f"{os.getpid()}-{os.urandom(3).hex()}"
 ORPHAN_AFTER_S = 60.0
 """A run that is killed with SIGKILL leaves sandboxes behind; they end themselves after so long."""
+
+
+_disks: list[Path] = []
+"""Made by this process; another run's are its own business."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def remember_disks() -> Generator[None]:
+    make = Volumes.make
+
+    def remembering(volumes: Volumes, name: str, n_bytes: int, directories: Mapping[str, int]) -> Path:
+        _disks.append(volumes.path(name))
+        return make(volumes, name, n_bytes, directories)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Volumes, "make", remembering)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -70,24 +85,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         "volumes": _said("docker", "volume", "ls", "-q", "--filter", "label=boatyard"),
         "processes": _said("pgrep", "-P", str(os.getpid()), "-f", "watchdog_helper"),
         "mounts": [line for line in Path("/proc/mounts").read_text().splitlines() if "boatyard-test" in line],
-        "disks": _disks_of_nobody() if any(item.get_closest_marker("docker") for item in session.items) else [],
+        "disks": [str(path) for path in _disks if path.exists()],
     }
     if any(left.values()):
         session.exitstatus = 1
         raise pytest.UsageError(f"the run left something behind: {left}")
-
-
-def _disks_of_nobody() -> list[str]:
-    """Those without a container. Another run's may not have got theirs yet: it is given a moment."""
-    volumes = Volumes(state_dir(os.environ, uid=os.getuid()) / "volumes")
-    left = volumes.names()
-    for _ in range(50):
-        owned = _said("docker", "ps", "-a", "--format", "{{.Names}}")
-        left = [name for name in volumes.names() if f"boatyard-{name}" not in owned]
-        if not left:
-            break
-        time.sleep(0.1)
-    return left
 
 
 def _said(*argv: str) -> list[str]:
