@@ -194,7 +194,7 @@ class PendingFile:
         """What is to go if it comes to nothing."""
         if atomic:
             self._temporary = self._leftover = os.path.join(self._directory, files.temporary_name())
-            if existing is not None and not os.access(path, os.W_OK, effective_ids=True):
+            if existing is not None and not os.access(path, os.W_OK, effective_ids=True) and os.path.lexists(path):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
             self.fd = os.open(
                 self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sandbox import wire
 from sandbox.client.channel import Channel, Item
 
-CREDIT = 1 << 20
+CREDIT = 1 << 18
 
 
 class Granted:
