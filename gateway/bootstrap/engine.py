@@ -252,9 +252,10 @@ def down(state: Path) -> None:
             say.line("down", f"removed {n_removed} container(s) labelled {docker_api.LABEL}")
             # One directory a sandbox, and one disk; those whose sandbox ended without us are still there.
             shutil.rmtree(state / "meet", ignore_errors=True)
-            volumes = Volumes(state / "volumes")
-            for name in volumes.names():
-                volumes.remove(name)
+            with contextlib.suppress(PermissionError):  # then they are another user's
+                volumes = Volumes(state / "volumes")
+                for name in volumes.names():
+                    volumes.remove(name)
         _end_ours(state / "engine", host if answers else None)
 
 

@@ -1,10 +1,12 @@
 """The decisions of set-up: what to install, whose process that is, when an environment is out of date."""
 
+import http.server
 import os
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Generator
 from pathlib import Path
 
@@ -39,6 +41,30 @@ def sleeper() -> Generator["subprocess.Popen[bytes]"]:
     yield process
     process.kill()
     process.wait()
+
+
+class EmptyEngine(http.server.BaseHTTPRequestHandler):
+    """Answers as an engine that has nothing."""
+
+    def do_GET(self) -> None:
+        body = b'{"Version":"1","ApiVersion":"1"}' if self.path == "/version" else b"[]"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.fixture
+def answering() -> Generator[str]:
+    """The address of an engine that has nothing."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), EmptyEngine) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"tcp://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
 
 
 class TestProcess:
@@ -260,7 +286,7 @@ class TestState:
 
 class TestCommand:
     SCRIPT = (
-        "import os, sys\n"
+        "import encodings.idna, os, sys\n"  # later, another user may not read where Python is installed
         "sys.path.insert(0, sys.argv.pop(1))\n"
         "from gateway.bootstrap.__main__ import main\n"
         "if user := int(sys.argv.pop(1)):\n"
@@ -344,6 +370,15 @@ class TestCommand:
     def test_down_without_an_engine_says_so(self, tmp_path: Path) -> None:
         done = self.run("down", DOCKER_HOST=f"unix://{tmp_path}/none.sock", BOATYARD_STATE_DIR=str(tmp_path))
         assert (done.returncode, done.stdout) == (0, "[down] no engine runs\n")
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+    def test_down_works_for_a_user_who_cannot_even_look_into_the_state_directory(self, answering: str) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            (Path(name) / "volumes").mkdir()
+            done = self.run("down", become=NOBODY, DOCKER_HOST=answering, BOATYARD_STATE_DIR=name)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert "removed 0 container(s)" in done.stdout
+            assert "left as it is" in done.stdout
 
 
 def test_only_the_last_lines_of_a_failing_tool_are_shown() -> None:
