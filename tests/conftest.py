@@ -14,6 +14,8 @@ from sandbox.volumes import Volumes
 
 RUN_LABEL = "test-run"
 RUN = f"{os.getpid()}-{os.urandom(3).hex()}"
+DISK_BYTES = 512 << 20
+"""Less than the default: runs side by side would need all of a small machine's."""
 ORPHAN_AFTER_S = 60.0
 """A run that is killed with SIGKILL leaves sandboxes behind; they end themselves after so long."""
 
@@ -53,8 +55,8 @@ def spec() -> Callable[..., SandboxSpec]:
     """A spec with this run's label; keyword arguments as for `SandboxSpec`."""
 
     def make(**fields: object) -> SandboxSpec:
-        labels = {RUN_LABEL: RUN}
-        return SandboxSpec.model_validate({"labels": labels, "orphan_after_s": ORPHAN_AFTER_S, **fields})
+        ours = {"labels": {RUN_LABEL: RUN}, "orphan_after_s": ORPHAN_AFTER_S, "limits": {"disk_bytes": DISK_BYTES}}
+        return SandboxSpec.model_validate({**ours, **fields})
 
     return make
 
