@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 
-from sandbox.conformance import editing, files, input_rules, processes, searching, starting, streams
+from sandbox.conformance import editing, files, input_rules, isolation, processes, searching, starting, streams
 from sandbox.conformance.check import PROTOCOLS, Check, Outcome, Place, Verdict
 from sandbox.errors import NotSupported, SandboxError
 from sandbox.protocol import FileSystem
@@ -22,6 +22,7 @@ CHECKS: tuple[Check, ...] = (
     *streams.checks,
     *starting.checks,
     *processes.checks,
+    *isolation.checks,
 )
 
 Make = Callable[[], AbstractAsyncContextManager[FileSystem]]

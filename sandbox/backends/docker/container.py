@@ -162,6 +162,8 @@ def config(
             "CapAdd": list(CAPABILITIES),
             "SecurityOpt": ["no-new-privileges", f"seccomp={seccomp}"],
             "IpcMode": "private",
+            "CgroupnsMode": "private",
+            "Sysctls": {"net.ipv4.ip_unprivileged_port_start": "1024"},
             "ShmSize": SHM_BYTES,
             "Memory": limits.memory_bytes,
             "MemorySwap": limits.memory_bytes,

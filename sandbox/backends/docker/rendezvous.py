@@ -22,7 +22,6 @@ from sandbox.types import SandboxId
 
 INSIDE = "/run/boatyard/private/host"
 """The guest keeps the directory above to itself: whose this one is depends on who we are on the host."""
-_MAX_SOCKET_PATH = 107
 _STALE_S = 120.0
 """A socket that is older belongs to a hello that is long over, and to a process that was killed in it."""
 _WRITE_BUFFER = 1 << 20
@@ -75,14 +74,14 @@ class MeetingStream:
 
     async def listen(self) -> None:
         """Makes the socket to offer, where a guest may be able to reach it."""
-        if self._path is None or len(str(self._path)) > _MAX_SOCKET_PATH or not self._path.parent.is_dir():
+        if self._path is None or not self._path.parent.is_dir():
             return
         with contextlib.suppress(OSError):
             _remove_stale(self._path.parent)
             loop = asyncio.get_running_loop()
             # Started apart: cancelled while it starts by itself, it would be nobody's to close.
             self._server = await loop.create_unix_server(
-                lambda: _Met(self), str(self._path), backlog=1, start_serving=False
+                lambda: _Met(self), sock=_bound(self._path), backlog=1, start_serving=False
             )
             await self._server.start_serving()
             self.offer = f"{INSIDE}/{self._path.name}"
@@ -191,6 +190,20 @@ class _Met(asyncio.Protocol):
             while n_left > 0 and (data := os.read(fd, _WRITE_BUFFER)):
                 n_left -= len(data)
                 self._received(data)
+
+
+def _bound(path: Path) -> socket.socket:
+    """By way of its directory's descriptor: a name of any length will do, and the sandbox does not learn it."""
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.bind(f"/proc/self/fd/{directory}/{path.name}")
+    except BaseException:
+        made.close()
+        raise
+    finally:
+        os.close(directory)
+    return made
 
 
 def _remove_stale(directory: Path) -> None:
