@@ -17,7 +17,7 @@ from sandbox.errors import CannotCreate
 _TIMEOUT_S = 60.0
 _BUSY_TRIES = 20
 _BUSY_PAUSE_S = 0.05
-_INODE_EVERY_BYTES = 8192
+_INODE_EVERY_BYTES = 4096
 _OPTIONS = "loop,nosuid,nodev,noatime,discard"
 _PATH = f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/sbin:/sbin"
 
